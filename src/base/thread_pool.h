@@ -1,0 +1,36 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace flotilla {
+
+// A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Pieces are
+// claimed one by one: a thread that the system puts aside delays its own piece and nothing else. Idle threads sleep.
+class ThreadPool {
+ public:
+  // threads >= 1, the caller included.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Runs body(piece, thread) for each piece in [0, pieces), thread in [0, threads()), and returns when all are done. One
+  // caller at a time; body must not throw and must not call run again.
+  void run(std::int64_t pieces, const std::function<void(std::int64_t piece, int thread)>& body);
+
+ private:
+  struct Shared;
+  void work(int thread);
+  std::unique_ptr<Shared> shared_;
+  std::vector<std::jthread> workers_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "base/hashing.h"
+#include "base/status.h"
+#include "model/description.h"
+#include "model/weights.h"
+
+namespace flotilla {
+
+// The grid: what the fleet runs and what weight sync ships. Every matrix is int8 per row in groups of kScaleGroup columns
+// (the last group of a row may be shorter), value = q * scale; every vector is int16 with one scale.
+// docs/formats/grid.md has the definition; docs/design/arithmetic.md the measurements behind the constants.
+inline constexpr std::int64_t kScaleGroup = 64;
+inline constexpr int kMatrixLimit = 127;    // q of a matrix lies in [-127, 127]
+inline constexpr int kVectorLimit = 32767;  // q of a vector lies in [-32767, 32767]
+inline constexpr float kScaleHeadroom = 1.0625f;  // room for values to grow before a group needs a new scale
+
+// bfloat16: the upper half of a float.
+inline float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+std::uint16_t float_to_bf16(float value);  // to nearest, ties to even; NaN stays NaN
+
+inline std::int64_t groups_of(std::int64_t cols) { return (cols + kScaleGroup - 1) / kScaleGroup; }
+
+// One tensor on the grid. Exactly one of the two halves is used, by the kind in the description.
+struct GridTensor {
+  // Matrix: q[row * cols + col], scales[row * groups_of(cols) + group] as bf16, finite and > 0.
+  std::vector<std::int8_t> q;
+  std::vector<std::uint16_t> scales;
+  // Vector: value = vector_q[i] * vector_scale; the scale is finite and > 0.
+  std::vector<std::int16_t> vector_q;
+  float vector_scale = 0;
+
+  bool operator==(const GridTensor&) const = default;
+};
+
+// A whole version of the weights, in the order of description.tensors.
+struct GridState {
+  std::vector<GridTensor> tensors;
+  bool operator==(const GridState&) const = default;
+};
+
+// The grid of version 0: scales are chosen from the weights, with headroom. NaN or infinity: data_loss naming the tensor.
+Result<GridState> make_grid(const ModelWeights& weights);
+
+struct RegridReport {
+  std::int64_t changed = 0;          // integers that differ from the state before
+  std::int64_t total = 0;            // integers in all
+  std::int64_t rescaled_groups = 0;  // groups and vectors that got a new scale because a value left the range
+};
+
+// The grid of `masters` with the sticky scales of `before`: q = round_half_even(master / scale). A group (or vector) whose
+// value leaves the range gets a new scale, and only that group does. tensors[i] points to description.tensors[i].size()
+// floats. NaN or infinity: data_loss naming the tensor, and nothing is returned.
+Result<GridState> regrid(const ModelDescription& description, const GridState& before,
+                         const std::vector<const float*>& masters, RegridReport* report);
+
+// value = q * scale, each product rounded once to fp32.
+void dequantize(const TensorSpec& spec, const GridTensor& tensor, float* out);
+ModelWeights dequantize(const ModelDescription& description, const GridState& state);
+
+// Shapes, ranges and scales are what the description asks for; data_loss names the tensor otherwise.
+Status check_grid(const ModelDescription& description, const GridState& state);
+
+// SHA-256 over name, shape, integers and scales of one tensor; and the Merkle root over the tensors of a state
+// (docs/formats/grid.md): two states are the same weights if and only if the roots are equal.
+Sha256Digest tensor_digest(const TensorSpec& spec, const GridTensor& tensor);
+Sha256Digest merkle_root(std::span<const Sha256Digest> leaves);
+Sha256Digest state_digest(const ModelDescription& description, const GridState& state);
+
+}  // namespace flotilla

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/hashing.h"
+#include "base/ids.h"
+#include "engine/engine.h"
+#include "env/environment.h"
+
+namespace flotilla {
+
+// Which version wrote the sampled tokens in [begin, end) of an episode.
+struct VersionSpan {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  Version version;
+  Sha256Digest state;  // digest of that version
+};
+
+enum class TokenSource : std::uint8_t { kPrompt = 0, kModel = 1, kEnvironment = 2 };
+
+enum class EpisodeEnd : std::uint8_t {
+  kDone,       // the environment ended it
+  kTurnLimit,
+  kTokenLimit, // model tokens ran out: a truncated episode
+  kContext,    // the model's context ran out: a truncated episode
+};
+
+// One attempt at a task. Ids are the truth; text is decoded from them, never encoded again.
+struct Episode {
+  std::vector<TokenId> tokens;       // prompt, model and environment tokens in order
+  std::vector<TokenSource> sources;  // of each token
+  std::vector<float> logprobs;       // of each model token under the distribution sampled from; 0 elsewhere
+  std::vector<VersionSpan> spans;    // cover all model tokens
+  std::vector<std::int32_t> turns;   // index one past the last model token of each turn
+  EpisodeEnd end = EpisodeEnd::kDone;
+  double reward = 0;
+  std::map<std::string, double> metrics;
+};
+
+// The unit of a group of episodes with everything that fixes its result.
+struct GroupIdentity {
+  std::string run;                  // "<owner>/<run>"
+  std::uint64_t seed = 0;           // of the run
+  GroupId group;                    // see group_id()
+  OperatorId operator_id;
+  WorkerId worker;
+  std::uint64_t counter = 0;        // the worker's how-manieth group this is: fixes the task
+  std::uint32_t attempt = 0;
+  Split split = Split::kTrain;
+  std::uint64_t task = 0;
+  std::string backend;              // "cpu-avx2"; tells who to ask when something is odd, fixes nothing
+  int arithmetic = kArithmetic;
+  Sha256Digest tokenizer;
+  Sha256Digest environment;         // rules, documents and ranking: Environment::digest()
+  Sha256Digest corpus;              // the artifact
+  SamplingParams sampling;
+};
+
+struct Group {
+  GroupIdentity identity;
+  std::int32_t prompt_tokens = 0;   // the same first tokens in every episode
+  std::vector<Episode> episodes;
+
+  // Oldest version that produced any token.
+  Version oldest_version() const;
+};
+
+// Hex of the first 16 bytes of SHA-256 over run, split, task, attempt, worker and counter: fixed by the assignment, so
+// that nobody can draw again for a luckier one.
+GroupId group_id(const GroupIdentity& identity);
+// SampleKey::group
+std::uint64_t sample_group(const GroupId& group);
+// The task that the run's seed assigns to this worker's counter: a permutation of the split, walked from a start of its
+// own for each worker.
+std::uint64_t assigned_task(std::uint64_t run_seed, const WorkerId& worker, std::uint64_t counter, std::uint64_t tasks);
+
+}  // namespace flotilla

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace flotilla {
+
+// Names a state of an object, for conditional writes. Opaque; equal tags mean equal bytes.
+using ETag = std::string;
+
+struct Object {
+  Bytes bytes;
+  ETag etag;
+};
+
+struct ObjectInfo {
+  std::string key;
+  std::uint64_t size = 0;
+  ETag etag;
+};
+
+struct ListPage {
+  std::vector<ObjectInfo> objects;  // in byte order of their keys
+  std::string next;                 // pass as `after` for the next page; empty when this was the last one
+};
+
+// The hub as all parties see it. Keys are '/'-separated names of [A-Za-z0-9._-], no empty, "." or ".." part, at most 512
+// bytes; anything else is invalid_argument. Thread safe. A write is all or nothing and durable when it returns. After
+// unavailable or deadline_exceeded a write may or may not have happened: read it back.
+class ObjectStore {
+ public:
+  virtual ~ObjectStore() = default;
+
+  // Whole object, or `length` bytes from `offset` (clipped at the end; an offset past it is invalid_argument). not_found.
+  virtual Result<Object> get(std::string_view key) = 0;
+  virtual Result<Bytes> get_range(std::string_view key, std::uint64_t offset, std::uint64_t length) = 0;
+  virtual Result<ObjectInfo> head(std::string_view key) = 0;
+
+  // Creates the object; already_exists when the key is taken, whatever its bytes.
+  virtual Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) = 0;
+  // Replaces the object if its tag is `expected`; failed_precondition when it is another or the object is missing.
+  virtual Result<ETag> put_if_match(std::string_view key, ByteSpan bytes, const ETag& expected) = 0;
+  // Creates or replaces. Only for objects with one writer (a worker's status).
+  virtual Result<ETag> put(std::string_view key, ByteSpan bytes) = 0;
+
+  // Keys that start with `prefix` and sort after `after`, at most `limit` (1..1000).
+  virtual Result<ListPage> list(std::string_view prefix, std::string_view after = {}, std::size_t limit = 1000) = 0;
+  // Removes the object; ok when it is not there.
+  virtual Status remove(std::string_view key) = 0;
+};
+
+Status check_key(std::string_view key);
+std::unique_ptr<ObjectStore> make_memory_store();
+// Objects are files below `root`. With create, makes the folder; without it, a missing folder is not_found. A folder that
+// cannot be written is permission_denied at the first write, never at opening.
+Result<std::unique_ptr<ObjectStore>> open_directory_store(const std::string& root, bool create);
+
+// All objects below a prefix, page by page.
+Result<std::vector<ObjectInfo>> list_all(ObjectStore& store, std::string_view prefix);
+
+}  // namespace flotilla

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "model/grid.h"
+#include "store/object_store.h"
+#include "sync/head.h"
+#include "sync/hub_layout.h"
+#include "sync/signing.h"
+#include "telemetry/event_sink.h"
+
+namespace flotilla {
+
+struct PublisherOptions {
+  std::int64_t anchor_every = 20;  // versions; version 0 is always an anchor
+};
+
+struct PublishReport {
+  Version version;
+  Sha256Digest state;
+  std::uint64_t delta_bytes = 0;   // 0: there is no delta
+  std::uint64_t anchor_bytes = 0;  // 0: there is no anchor
+  std::int64_t changed = 0;        // integers changed against the base
+  std::int64_t total = 0;
+};
+
+// The learner's side of weight sync. Order: payloads, read back size and digest, manifest, then `head` conditionally, so
+// that a reader never sees a version that is not whole. A number that was once written is never used again: after a crash
+// between payload and head, the next free number is taken. One thread.
+class Publisher {
+ public:
+  // Takes over the run's `head` with a generation above the one found there (or none). failed_precondition when a newer
+  // generation takes it away at any later time: this learner must stop.
+  static Result<std::unique_ptr<Publisher>> open(ObjectStore& store, HubLayout layout, ModelDescription description,
+                                                 std::shared_ptr<const SigningKey> key, PublisherOptions options,
+                                                 EventSink& events, const Clock& clock = system_clock());
+  virtual ~Publisher() = default;
+
+  // Publishes the state as the next version: a delta against the last version that this publisher published, and an
+  // anchor when one is due or when there is no such version. On failure nothing changed for readers and it may be called again.
+  virtual Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) = 0;
+  // Rewrites `head` with another state or wish; the version stays. Does nothing when both are as they are.
+  virtual Status update_head(RunState state, std::int64_t wanted) = 0;
+  // As last written or found; nullopt before the first version.
+  virtual std::optional<Head> head() const = 0;
+};
+
+}  // namespace flotilla
