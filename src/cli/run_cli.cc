@@ -1,0 +1,43 @@
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/commands.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsage = 2;
+
+}  // namespace
+
+int run_cli(int argc, char** argv) {
+  CLI::App app("Flotilla trains language models by reinforcement learning on machines that nobody can wire together.",
+               "flotilla");
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of all commands");
+  app.footer("Start with: flotilla demo. Help of one command: flotilla COMMAND --help");
+  Action action;
+  add_demo_command(app, action);
+  add_learn_command(app, action);
+  add_work_command(app, action);
+  add_eval_command(app, action);
+  add_verify_command(app, action);
+  add_show_command(app, action);
+  add_stop_command(app, action);
+  add_model_command(app, action);
+  add_version_command(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  const Status status = action();
+  if (status.ok()) return 0;
+  fmt::print(stderr, "flotilla: {}\n", status.message());
+  return status.code() == StatusCode::kInvalidArgument ? kUsage : kFailure;
+}
+
+}  // namespace flotilla
