@@ -78,6 +78,10 @@ Result<Bytes> read_file(const fs::path& path) { return read_into<Bytes>(path); }
 Result<std::string> read_text_file(const fs::path& path) { return read_into<std::string>(path); }
 
 Status write_file_atomically(const fs::path& path, ByteSpan bytes) {
+  return write_file_atomically(path, std::span<const ByteSpan>(&bytes, 1));
+}
+
+Status write_file_atomically(const fs::path& path, std::span<const ByteSpan> pieces) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   std::error_code error;
   fs::create_directories(folder, error);
@@ -88,7 +92,8 @@ Status write_file_atomically(const fs::path& path, ByteSpan bytes) {
   FileDescriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (fd.get() < 0) return errno_status(errno, "create " + temporary.string());
 
-  Status status = write_all(fd.get(), bytes, temporary);
+  Status status;
+  for (std::size_t i = 0; i < pieces.size() && status.ok(); ++i) status = write_all(fd.get(), pieces[i], temporary);
   if (status.ok() && ::fsync(fd.get()) != 0) status = errno_status(errno, "fsync " + temporary.string());
   if (fd.close() != 0 && status.ok()) status = errno_status(errno, "close " + temporary.string());
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = errno_status(errno, "rename to " + path.string());

@@ -17,6 +17,8 @@ Result<std::string> read_text_file(const std::filesystem::path& path);
 // Replaces the file so that a reader, or the next start after a crash, finds the old or the new bytes and nothing else:
 // a temporary file beside it, fsync, rename, fsync of the folder. Makes missing parent folders.
 Status write_file_atomically(const std::filesystem::path& path, ByteSpan bytes);
+// The pieces one after another, without a copy in memory.
+Status write_file_atomically(const std::filesystem::path& path, std::span<const ByteSpan> pieces);
 inline Status write_file_atomically(const std::filesystem::path& path, std::string_view text) {
   return write_file_atomically(path, as_bytes(text));
 }
