@@ -7,10 +7,15 @@
 
 #include "base/hashing.h"
 #include "base/ids.h"
+#include "base/status.h"
 #include "engine/engine.h"
 #include "env/environment.h"
 
 namespace flotilla {
+
+inline constexpr std::string_view kEpisodeUnit = "episodes";  // kind of the unit of work that a group is
+inline constexpr float kLogprobSlack = 1e-4f;                 // a logprob is at most 0, up to rounding
+inline constexpr int kApproximate = 0;  // GroupIdentity::arithmetic of a backend that is not exact
 
 // Which version wrote the sampled tokens in [begin, end) of an episode.
 struct VersionSpan {
@@ -23,18 +28,20 @@ struct VersionSpan {
 enum class TokenSource : std::uint8_t { kPrompt = 0, kModel = 1, kEnvironment = 2 };
 
 enum class EpisodeEnd : std::uint8_t {
-  kDone,       // the environment ended it
+  kDone,  // the environment ended it
   kTurnLimit,
-  kTokenLimit, // model tokens ran out: a truncated episode
-  kContext,    // the model's context ran out: a truncated episode
+  kTokenLimit,  // model tokens ran out: a truncated episode
+  kContext,     // the model's context ran out: a truncated episode
 };
 
-// One attempt at a task. Ids are the truth; text is decoded from them, never encoded again.
+// One attempt at a task. Ids are the truth; text is decoded from them, never encoded again. The prompt comes first,
+// then model tokens, with the tokens of one observation (perhaps none) between two turns; the last token is the
+// model's.
 struct Episode {
   std::vector<TokenId> tokens;       // prompt, model and environment tokens in order
   std::vector<TokenSource> sources;  // of each token
   std::vector<float> logprobs;       // of each model token under the distribution sampled from; 0 elsewhere
-  std::vector<VersionSpan> spans;    // cover all model tokens
+  std::vector<VersionSpan> spans;    // cover [prompt, size) without gaps; versions rise from span to span
   std::vector<std::int32_t> turns;   // index one past the last model token of each turn
   EpisodeEnd end = EpisodeEnd::kDone;
   double reward = 0;
@@ -43,39 +50,47 @@ struct Episode {
 
 // The unit of a group of episodes with everything that fixes its result.
 struct GroupIdentity {
-  std::string run;                  // "<owner>/<run>"
-  std::uint64_t seed = 0;           // of the run
-  GroupId group;                    // see group_id()
+  std::string run;         // "<owner>/<run>"
+  std::uint64_t seed = 0;  // of the run
+  GroupId group;           // see group_id()
   OperatorId operator_id;
   WorkerId worker;
-  std::uint64_t counter = 0;        // the worker's how-manieth group this is: fixes the task
+  std::uint64_t counter = 0;  // the worker's how-manieth group this is: fixes the task
   std::uint32_t attempt = 0;
   Split split = Split::kTrain;
   std::uint64_t task = 0;
-  std::string backend;              // "cpu-avx2"; tells who to ask when something is odd, fixes nothing
-  int arithmetic = kArithmetic;
+  std::string backend;           // "cpu-avx2"; tells who to ask when something is odd, fixes nothing
+  int arithmetic = kArithmetic;  // or kApproximate
   Sha256Digest tokenizer;
-  Sha256Digest environment;         // rules, documents and ranking: Environment::digest()
-  Sha256Digest corpus;              // the artifact
+  Sha256Digest environment;  // rules, documents and ranking: Environment::digest()
+  Sha256Digest corpus;       // the artifact
   SamplingParams sampling;
+  std::string task_metadata;  // carried along and never read; at most 64 KiB
 };
 
 struct Group {
   GroupIdentity identity;
-  std::int32_t prompt_tokens = 0;   // the same first tokens in every episode
+  std::int32_t prompt_tokens = 0;  // the same first tokens in every episode
   std::vector<Episode> episodes;
 
-  // Oldest version that produced any token.
+  // Oldest version that produced any token. The group has an episode.
   Version oldest_version() const;
 };
+
+// Everything that can be said about a group without a model, a tokenizer or an environment: names, ranges, lengths that
+// agree, sources, turns and spans that tell the same story, finite numbers, one prompt, the id that follows from the
+// assignment. data_loss names the episode and the field, observed against expected.
+Status check_group(const Group& group);
 
 // Hex of the first 16 bytes of SHA-256 over run, split, task, attempt, worker and counter: fixed by the assignment, so
 // that nobody can draw again for a luckier one.
 GroupId group_id(const GroupIdentity& identity);
-// SampleKey::group
+// SampleKey::group: the first 16 hex digits of the id as a number.
 std::uint64_t sample_group(const GroupId& group);
-// The task that the run's seed assigns to this worker's counter: a permutation of the split, walked from a start of its
-// own for each worker.
+// The task that the run's seed assigns to this worker's counter: all workers walk one permutation of [0, tasks), each
+// from a start of its own, which follows from seed and worker. The permutation is a Feistel network of 8 Philox rounds
+// keyed by the seed over the next even number of bits, applied again while the result lies outside (cycle walking:
+// Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). tasks > 0.
 std::uint64_t assigned_task(std::uint64_t run_seed, const WorkerId& worker, std::uint64_t counter, std::uint64_t tasks);
 
 }  // namespace flotilla
