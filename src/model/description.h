@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -23,6 +24,9 @@ struct TensorSpec {
   TensorKind kind = TensorKind::kMatrix;
   std::int64_t rows = 0;  // of a vector: 1
   std::int64_t cols = 0;
+  // > 0: GGUF stores the rows of each of so many heads with the two of a rotated pair side by side; here, as in Hugging
+  // Face's files, the first halves of all pairs come first.
+  std::int32_t gguf_paired_heads = 0;
   std::int64_t size() const { return rows * cols; }
 };
 
@@ -30,10 +34,11 @@ struct TensorSpec {
 // x += down(silu(gate(m)) * up(m)), m = rms_norm(x).
 struct DecoderBlock {
   TensorIndex attention_norm = -1;
-  TensorIndex q = -1, k = -1, v = -1, o = -1;                // [heads*head_dim, hidden], [kv_heads*head_dim, hidden] x2, [hidden, heads*head_dim]
-  std::optional<TensorIndex> q_bias, k_bias, v_bias;         // absent in Llama
+  TensorIndex q = -1, k = -1, v = -1,
+              o = -1;  // [heads*head_dim, hidden], [kv_heads*head_dim, hidden] x2, [hidden, heads*head_dim]
+  std::optional<TensorIndex> q_bias, k_bias, v_bias;  // absent in Llama
   TensorIndex mlp_norm = -1;
-  TensorIndex gate = -1, up = -1, down = -1;                 // [ffn, hidden] x2, [hidden, ffn]
+  TensorIndex gate = -1, up = -1, down = -1;  // [ffn, hidden] x2, [hidden, ffn]
 };
 
 // An architecture as a list of blocks over a list of named tensors. Import, export, grid, engine, learner and sync all
@@ -50,14 +55,14 @@ struct ModelDescription {
   std::int32_t vocabulary = 0;
   std::int32_t context = 0;  // most positions the model was made for
   float norm_epsilon = 0;
-  double rope_theta = 0;     // rotates pairs (i, i + head_dim/2), as Hugging Face's Llama does
+  double rope_theta = 0;  // rotates pairs (i, i + head_dim/2), as Hugging Face's Llama does
   bool tied_embeddings = false;
 
   std::vector<TensorSpec> tensors;  // in the order in which formats and digests list them
   TensorIndex embedding = -1;       // [vocabulary, hidden]
   std::vector<DecoderBlock> blocks;
   TensorIndex final_norm = -1;
-  TensorIndex head = -1;            // [vocabulary, hidden]; == embedding when tied
+  TensorIndex head = -1;  // [vocabulary, hidden]; == embedding when tied
 
   std::int64_t parameters() const;
   std::optional<TensorIndex> find(std::string_view name) const;
@@ -66,6 +71,9 @@ struct ModelDescription {
   std::string to_config_json() const;
   static Result<ModelDescription> from_config_json(std::string_view text);
 };
+
+// The architectures that describe_model knows, for messages: "llama".
+std::string known_architectures();
 
 // Fills blocks and tensors from the sizes already in `sizes`. invalid_argument for an architecture that is not known or
 // sizes that do not fit (zero, heads not a multiple of kv_heads, odd head_dim, products that overflow 2^40).
