@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/hashing.h"
@@ -11,13 +12,18 @@
 
 namespace flotilla {
 
-// The grid: what the fleet runs and what weight sync ships. Every matrix is int8 per row in groups of kScaleGroup columns
-// (the last group of a row may be shorter), value = q * scale; every vector is int16 with one scale.
+// The grid: what the fleet runs and what weight sync ships. Every matrix is int8 per row in groups of kScaleGroup
+// columns (the last group of a row may be shorter), value = q * scale; every vector is int16 with one scale.
 // docs/formats/grid.md has the definition; docs/design/arithmetic.md the measurements behind the constants.
 inline constexpr std::int64_t kScaleGroup = 64;
-inline constexpr int kMatrixLimit = 127;    // q of a matrix lies in [-127, 127]
-inline constexpr int kVectorLimit = 32767;  // q of a vector lies in [-32767, 32767]
+inline constexpr int kMatrixLimit = 127;          // q of a matrix lies in [-127, 127]
+inline constexpr int kVectorLimit = 32767;        // q of a vector lies in [-32767, 32767]
 inline constexpr float kScaleHeadroom = 1.0625f;  // room for values to grow before a group needs a new scale
+// Scales lie between the two, so that no product of integer and scale is infinite or denormal.
+inline constexpr float kScaleMin = 0x1p-100f;
+inline constexpr float kScaleMax = 0x1p+100f;
+// The scale of a group that holds nothing but zeros: there is nothing to choose it by.
+inline constexpr float kScaleOfZeros = 0x1p-16f;
 
 // bfloat16: the upper half of a float.
 inline float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
@@ -27,10 +33,10 @@ inline std::int64_t groups_of(std::int64_t cols) { return (cols + kScaleGroup - 
 
 // One tensor on the grid. Exactly one of the two halves is used, by the kind in the description.
 struct GridTensor {
-  // Matrix: q[row * cols + col], scales[row * groups_of(cols) + group] as bf16, finite and > 0.
+  // Matrix: q[row * cols + col], scales[row * groups_of(cols) + group] as bf16, in [kScaleMin, kScaleMax].
   std::vector<std::int8_t> q;
   std::vector<std::uint16_t> scales;
-  // Vector: value = vector_q[i] * vector_scale; the scale is finite and > 0.
+  // Vector: value = vector_q[i] * vector_scale; the scale lies in the same range.
   std::vector<std::int16_t> vector_q;
   float vector_scale = 0;
 
@@ -43,7 +49,8 @@ struct GridState {
   bool operator==(const GridState&) const = default;
 };
 
-// The grid of version 0: scales are chosen from the weights, with headroom. NaN or infinity: data_loss naming the tensor.
+// The grid of version 0: scales are chosen from the weights, with headroom. NaN, infinity or a value too large for
+// kScaleMax: data_loss naming the tensor.
 Result<GridState> make_grid(const ModelWeights& weights);
 
 struct RegridReport {
@@ -52,9 +59,10 @@ struct RegridReport {
   std::int64_t rescaled_groups = 0;  // groups and vectors that got a new scale because a value left the range
 };
 
-// The grid of `masters` with the sticky scales of `before`: q = round_half_even(master / scale). A group (or vector) whose
-// value leaves the range gets a new scale, and only that group does. tensors[i] points to description.tensors[i].size()
-// floats. NaN or infinity: data_loss naming the tensor, and nothing is returned.
+// The grid of `masters` with the sticky scales of `before`: q = round_half_even(master / scale). A group (or vector)
+// whose value leaves the range gets a new scale, and only that group does. tensors[i] points to
+// description.tensors[i].size() floats. NaN, infinity or a value too large for kScaleMax: data_loss naming the tensor.
+// `report` may be null.
 Result<GridState> regrid(const ModelDescription& description, const GridState& before,
                          const std::vector<const float*>& masters, RegridReport* report);
 
