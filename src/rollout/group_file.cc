@@ -326,9 +326,9 @@ Result<Group> parse_group(ByteSpan bytes) {
   FLOTILLA_ASSIGN_OR_RETURN(const auto states, parse_versions(fields));
   FLOTILLA_ASSIGN_OR_RETURN(const json* episodes, fields.find("episodes", json::value_t::array));
   for (const json& entry : *episodes) {
-    FLOTILLA_ASSIGN_OR_RETURN(
-        group.episodes.emplace_back(),
-        parse_episode(entry, states).with_context(fmt::format("episode {}", group.episodes.size() - 1)));
+    const std::string context = fmt::format("episode {}", group.episodes.size());
+    FLOTILLA_ASSIGN_OR_RETURN(Episode episode, parse_episode(entry, states).with_context(context));
+    group.episodes.push_back(std::move(episode));
   }
   FLOTILLA_ASSIGN_OR_RETURN(const Columns columns,
                             read_columns(file, static_cast<std::int64_t>(group.episodes.size())));
