@@ -36,9 +36,10 @@ struct EngineOptions {
 };
 
 struct SamplingParams {
-  float temperature = 1.0f;  // > 0 and finite; 0 takes the most likely token (lowest id on ties), with its logprob at T = 1
-  std::int32_t top_k = 0;    // 0: all
-  float top_p = 1.0f;        // in (0, 1]
+  float temperature =
+      1.0f;  // > 0 and finite; 0 takes the most likely token (lowest id on ties), with its logprob at T = 1
+  std::int32_t top_k = 0;  // 0: all
+  float top_p = 1.0f;      // in (0, 1]
 };
 
 // Names the random number of one token: Philox 4x32-10 keyed by the run's seed, counter (group, episode, position).
@@ -58,10 +59,10 @@ struct Readout {
 };
 
 struct ReadoutResult {
-  TokenId token = 0;          // sampled
-  float logprob = 0;          // of `token` under the distribution sampled from (temperature applied, top-p/top-k renormalised)
-  float target_logprob = 0;   // of `target` under the same distribution; -infinity when top-p/top-k cut it off
-  TokenId most_likely = 0;    // lowest id on ties
+  TokenId token = 0;  // sampled
+  float logprob = 0;  // of `token` under the distribution sampled from (temperature applied, top-p/top-k renormalised)
+  float target_logprob = 0;  // of `target` under the same distribution; -infinity when top-p/top-k cut it off
+  TokenId most_likely = 0;   // lowest id on ties
 };
 
 // A sequence of tokens with its KV. Handles are small numbers that the engine gives out and takes back.
@@ -81,18 +82,19 @@ struct EngineUsage {
   std::int64_t tokens_computed = 0;  // since creation
 };
 
-// Exact int8 inference (design: "The engine and its arithmetic"): the same weights, tokens, seed and parameters give the
-// same ids and logprobs, bit for bit, on every ISA, with every number of threads, in every batch, computed in one pass or
-// token by token, with or without a shared prefix. One thread calls; the engine uses `threads` of its own.
+// Exact int8 inference (design: "The engine and its arithmetic"): the same weights, tokens, seed and parameters give
+// the same ids and logprobs, bit for bit, on every ISA, with every number of threads, in every batch, computed in one
+// pass or token by token, with or without a shared prefix. One thread calls; the engine uses `threads` of its own.
 class Engine {
  public:
-  // resource_exhausted when memory for weights or the KV pool cannot be had; invalid_argument for options out of range, an
-  // ISA this machine lacks, or sizes that the kernels do not take.
+  // resource_exhausted when memory for weights or the KV pool cannot be had; invalid_argument for options out of range,
+  // an ISA this machine lacks, or sizes that the kernels do not take.
   static Result<std::unique_ptr<Engine>> create(const ModelDescription& description, const EngineOptions& options);
   virtual ~Engine() = default;
 
   // Bytes that an engine will take: packed weights, KV pool, scratch for `rows` rows.
-  static std::int64_t memory_bytes(const ModelDescription& description, const EngineOptions& options, std::int64_t rows);
+  static std::int64_t memory_bytes(const ModelDescription& description, const EngineOptions& options,
+                                   std::int64_t rows);
 
   virtual const ModelDescription& description() const = 0;
   virtual Isa isa() const = 0;
@@ -108,10 +110,10 @@ class Engine {
   // Blocks that appending `tokens` to a sequence will take from the pool.
   virtual std::int64_t blocks_needed(SequenceId sequence, std::int32_t tokens) const = 0;
 
-  // Appends each chunk to its sequence (each sequence at most once a call) and returns the readouts of all chunks in order.
-  // The split into calls and chunks never changes a result. On an error nothing was appended: resource_exhausted when the
-  // pool has too few free blocks, invalid_argument for ids outside the vocabulary, positions past the context, or
-  // sampling parameters out of range, data_loss naming the layer when activations are NaN or infinite.
+  // Appends each chunk to its sequence (each sequence at most once a call) and returns the readouts of all chunks in
+  // order. The split into calls and chunks never changes a result. On an error nothing was appended: resource_exhausted
+  // when the pool has too few free blocks, invalid_argument for ids outside the vocabulary, positions past the context,
+  // or sampling parameters out of range, data_loss naming the layer when activations are NaN or infinite.
   virtual Result<std::vector<ReadoutResult>> forward(std::span<const Chunk> chunks) = 0;
 
   // Log-probabilities of the whole vocabulary after the last token of `tokens`, in a sequence of its own. For tests and

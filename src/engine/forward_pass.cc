@@ -1,0 +1,227 @@
+#include "engine/forward_pass.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "engine/float_mode.h"
+#include "engine/sampler.h"
+
+namespace flotilla {
+namespace {
+
+// Rows that one thread takes at a time: about 10 microseconds of work, well above the cost of sharing it.
+constexpr std::int64_t kNormGrain = 16;
+constexpr std::int64_t kRopeGrain = 8;
+constexpr std::int64_t kAttentionGrain = 4;
+constexpr std::int64_t kMlpGrain = 8;
+// A key or value above this becomes infinite as bf16.
+constexpr std::uint32_t kBf16OverflowBits = 0x7f7f8000;
+
+struct Sizes {
+  std::int64_t x, normed, wide, mixed, logits, q, scales;  // bytes, rounded up to 64
+  std::int64_t total() const { return x + normed + wide + mixed + logits + q + scales; }
+};
+
+std::int64_t q_dim(const ModelDescription& d) { return std::int64_t{d.heads} * d.head_dim; }
+std::int64_t kv_dim(const ModelDescription& d) { return std::int64_t{d.kv_heads} * d.head_dim; }
+std::int64_t widest(const ModelDescription& d) {
+  return std::max({q_dim(d), std::int64_t{d.hidden}, std::int64_t{d.ffn}});
+}
+
+Sizes sizes(const ModelDescription& d, const KernelTable& kernels, std::int64_t rows, std::int64_t threads) {
+  const auto bytes = [](std::int64_t count, std::int64_t each) { return (count * each + 63) / 64 * 64; };
+  const std::int64_t groups = groups_of(widest(d));
+  const std::int64_t head_rows = std::min(rows, ForwardPass::kHeadRowsMax);
+  return {.x = bytes(rows * d.hidden, 4),
+          .normed = bytes(threads * widest(d), 4),
+          .wide = bytes(rows * std::max(q_dim(d) + 2 * kv_dim(d), 2 * std::int64_t{d.ffn}), 4),
+          .mixed = bytes(rows * q_dim(d), 4),
+          .logits = bytes(head_rows * padded_vocabulary(d.vocabulary), 4),
+          .q = bytes(rows * groups * kActivationGroup, kernels.activation_bytes),
+          .scales = bytes(rows * groups, 4)};
+}
+
+}  // namespace
+
+std::int64_t ForwardPass::bytes(const ModelDescription& description, const KernelTable& kernels, std::int64_t rows) {
+  const std::int64_t tables = std::int64_t{description.context} * description.head_dim * 4;
+  return sizes(description, kernels, std::min(rows, kRowsMax), 1).total() + tables;
+}
+
+Result<std::unique_ptr<ForwardPass>> ForwardPass::create(const ModelDescription& description,
+                                                         const KernelTable& kernels, const PackedWeights& weights,
+                                                         KvPool& kv, ThreadPool& pool) {
+  std::unique_ptr<ForwardPass> pass(new ForwardPass(description, kernels, weights, kv, pool));
+  const Sizes s = sizes(description, kernels, kRowsMax, pool.threads());
+  FLOTILLA_ASSIGN_OR_RETURN(pass->memory_, PageBuffer::allocate(s.total(), "engine scratch"));
+  std::uint8_t* at = pass->memory_.data();
+  const auto next = [&](std::int64_t bytes) { return reinterpret_cast<float*>(std::exchange(at, at + bytes)); };
+  pass->x_ = next(s.x);
+  pass->normed_ = next(s.normed);
+  pass->wide_ = next(s.wide);
+  pass->mixed_ = next(s.mixed);
+  pass->logits_ = next(s.logits);
+  pass->q_ = reinterpret_cast<std::uint8_t*>(next(s.q));
+  pass->scales_ = next(s.scales);
+  return pass;
+}
+
+ForwardPass::ForwardPass(const ModelDescription& description, const KernelTable& kernels, const PackedWeights& weights,
+                         KvPool& kv, ThreadPool& pool)
+    : description_(description),
+      kernels_(kernels),
+      weights_(weights),
+      kv_(kv),
+      pool_(pool),
+      rope_(description.context, description.head_dim, description.rope_theta) {}
+
+template <typename Body>
+void ForwardPass::parallel(std::int64_t count, std::int64_t grain, const Body& body) {
+  const auto piece = [&](std::int64_t index, int thread) {
+    const FloatMode mode;
+    const std::int64_t end = std::min(count, (index + 1) * grain);
+    for (std::int64_t i = index * grain; i < end; ++i) body(i, thread);
+  };
+  pool_.run((count + grain - 1) / grain, std::cref(piece));
+}
+
+QuantizedRows ForwardPass::quantized(std::int64_t cols) const {
+  const std::int64_t groups = groups_of(cols);
+  return {
+      .q = q_, .stride = groups * kActivationGroup * kernels_.activation_bytes, .scales = scales_, .groups = groups};
+}
+
+void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out, std::int64_t stride, bool add) {
+  const QuantizedRows x = quantized(w.cols);
+  // A few pieces a thread, so that one that is put aside delays little.
+  const std::int64_t pieces = pool_.threads() == 1 ? 1 : std::min<std::int64_t>(w.panels, 4 * pool_.threads());
+  parallel(pieces, 1, [&](std::int64_t piece, int) {
+    kernels_.matmul(w, piece * w.panels / pieces, (piece + 1) * w.panels / pieces, x, rows, out, stride, add);
+  });
+}
+
+Status ForwardPass::check(std::string_view what, std::int32_t layer) {
+  if (!broken_.load(std::memory_order_relaxed)) return ok_status();
+  return data_loss(fmt::format("layer {}: {} is NaN or infinite", layer, what));
+}
+
+void ForwardPass::store_kv(const ForwardRow& row, std::int32_t layer, const float* keys, const float* values) {
+  const std::int64_t head_dim = description_.head_dim;
+  const std::int64_t lane = row.position % kBlockTokens;
+  std::uint16_t* block = kv_.data() + row.table[row.position / kBlockTokens] * kv_.stride() +
+                         layer * description_.kv_heads * 2 * kBlockTokens * head_dim;
+  // To nearest, ties to even; the values are finite.
+  const auto bf16 = [](float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  };
+  for (std::int64_t head = 0; head < description_.kv_heads; ++head) {
+    std::uint16_t* to = block + head * 2 * kBlockTokens * head_dim;
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d * kBlockTokens + lane] = bf16(keys[head * head_dim + d]);
+    to += kBlockTokens * head_dim + lane * head_dim;
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = bf16(values[head * head_dim + d]);
+  }
+}
+
+Status ForwardPass::run(std::span<const ForwardRow> rows) {
+  const ModelDescription& d = description_;
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const std::int64_t q_width = q_dim(d);
+  const std::int64_t kv_width = kv_dim(d);
+  const std::int64_t qkv_width = q_width + 2 * kv_width;
+  const std::int64_t half = d.head_dim / 2;
+  const std::int64_t shared = d.heads / d.kv_heads;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d.head_dim));
+  const auto row_of = [&](std::int64_t r) -> const ForwardRow& { return rows[static_cast<std::size_t>(r)]; };
+  const auto fail = [&] { broken_.store(true, std::memory_order_relaxed); };
+  broken_.store(false, std::memory_order_relaxed);
+
+  const auto norm = [&](const std::vector<float>& weight) {
+    const QuantizedRows out = quantized(d.hidden);
+    parallel(count, kNormGrain, [&](std::int64_t r, int thread) {
+      float* y = normed_ + thread * widest(d);
+      kernels_.rms_norm(x_ + r * d.hidden, weight.data(), d.hidden, d.norm_epsilon, y);
+      if (!kernels_.quantize(y, d.hidden, out, r)) fail();
+    });
+  };
+
+  parallel(count, kNormGrain, [&](std::int64_t r, int) { weights_.embed(row_of(r).token, x_ + r * d.hidden); });
+
+  for (std::int32_t layer = 0; layer < d.layers; ++layer) {
+    const PackedBlock& block = weights_.block(layer);
+
+    norm(block.attention_norm);
+    FLOTILLA_RETURN_IF_ERROR(check("the input of attention", layer));
+    multiply(block.qkv, count, wide_, qkv_width, false);
+
+    parallel(count, kRopeGrain, [&](std::int64_t r, int) {
+      float* q = wide_ + r * qkv_width;
+      const ForwardRow& row = row_of(r);
+      if (!block.qkv_bias.empty()) kernels_.add(q, block.qkv_bias.data(), qkv_width);
+      if (kernels_.largest_bits(q, qkv_width) >= kBf16OverflowBits) return fail();
+      for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
+        kernels_.rope(q + head * d.head_dim, rope_.cosines(row.position), rope_.sines(row.position), half);
+      }
+      if (kernels_.largest_bits(q, qkv_width) >= kBf16OverflowBits) return fail();
+      store_kv(row, layer, q + q_width, q + q_width + kv_width);
+    });
+    FLOTILLA_RETURN_IF_ERROR(check("a query, key or value", layer));
+
+    // Heads outermost: rows that share blocks find them in the cache.
+    parallel(count * d.kv_heads, kAttentionGrain, [&](std::int64_t item, int) {
+      const std::int64_t head = item / count;
+      const std::int64_t r = item % count;
+      Attention a;
+      a.q = wide_ + r * qkv_width + head * shared * d.head_dim;
+      a.queries = static_cast<int>(shared);
+      a.head_dim = d.head_dim;
+      a.scale = scale;
+      a.kv = kv_.data() + (layer * d.kv_heads + head) * 2 * kBlockTokens * d.head_dim;
+      a.block_stride = kv_.stride();
+      a.table = row_of(r).table;
+      a.keys = row_of(r).position + 1;
+      a.out = mixed_ + r * q_width + head * shared * d.head_dim;
+      kernels_.attend(a);
+    });
+    const QuantizedRows mixed = quantized(q_width);
+    parallel(count, kNormGrain, [&](std::int64_t r, int) {
+      if (!kernels_.quantize(mixed_ + r * q_width, q_width, mixed, r)) fail();
+    });
+    FLOTILLA_RETURN_IF_ERROR(check("the output of attention", layer));
+    multiply(block.o, count, x_, d.hidden, true);
+
+    norm(block.mlp_norm);
+    FLOTILLA_RETURN_IF_ERROR(check("the input of the MLP", layer));
+    multiply(block.gate_up, count, wide_, 2 * std::int64_t{d.ffn}, false);
+    const QuantizedRows activated = quantized(d.ffn);
+    parallel(count, kMlpGrain, [&](std::int64_t r, int thread) {
+      float* y = normed_ + thread * widest(d);
+      const float* gate = wide_ + r * 2 * d.ffn;
+      kernels_.swiglu(gate, gate + d.ffn, d.ffn, y);
+      if (!kernels_.quantize(y, d.ffn, activated, r)) fail();
+    });
+    FLOTILLA_RETURN_IF_ERROR(check("the inside of the MLP", layer));
+    multiply(block.down, count, x_, d.hidden, true);
+  }
+  return ok_status();
+}
+
+Result<float*> ForwardPass::logits(std::span<const std::int32_t> picked) {
+  const ModelDescription& d = description_;
+  const auto count = static_cast<std::int64_t>(picked.size());
+  const QuantizedRows out = quantized(d.hidden);
+  parallel(count, kNormGrain, [&](std::int64_t i, int thread) {
+    float* y = normed_ + thread * widest(d);
+    const float* x = x_ + picked[static_cast<std::size_t>(i)] * std::int64_t{d.hidden};
+    kernels_.rms_norm(x, weights_.final_norm().data(), d.hidden, d.norm_epsilon, y);
+    if (!kernels_.quantize(y, d.hidden, out, i)) broken_.store(true, std::memory_order_relaxed);
+  });
+  if (broken_.load(std::memory_order_relaxed)) return data_loss("the input of the head is NaN or infinite");
+  multiply(weights_.head(), count, logits_, padded_vocabulary(d.vocabulary), false);
+  return logits_;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,31 @@
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace flotilla {
+
+std::string_view isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kAuto: return "auto";
+    case Isa::kScalar: return "scalar";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+  }
+  return "unknown";
+}
+
+std::vector<Isa> supported_isas() {
+  std::vector<Isa> isas = {Isa::kScalar};
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni");
+  if (avx2) isas.push_back(Isa::kAvx2);
+  if (avx2 && avx512) isas.push_back(Isa::kAvx512);
+#endif
+  return isas;
+}
+
+}  // namespace flotilla

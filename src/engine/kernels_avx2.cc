@@ -1,0 +1,214 @@
+#include "engine/kernels.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+
+#include <immintrin.h>
+
+#include "engine/exponential.h"
+
+namespace flotilla {
+namespace {
+
+// 16 floats or integers as two registers.
+struct F16 {
+  __m256 low, high;
+};
+struct I16 {
+  __m256i low, high;
+};
+
+inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F16 x) {
+  _mm256_storeu_ps(p, x.low);
+  _mm256_storeu_ps(p + 8, x.high);
+}
+inline void store(std::int32_t* p, I16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.high);
+}
+inline __m256 widen_bf16(const std::uint16_t* p) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline F16 load_bf16(const std::uint16_t* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+inline F16 add(F16 a, F16 b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+inline F16 sub(F16 a, F16 b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+inline F16 mul(F16 a, F16 b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+inline F16 div(F16 a, F16 b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+inline F16 fma(F16 a, F16 b, F16 c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline F16 minimum(F16 a, F16 b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+inline F16 maximum(F16 a, F16 b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline F16 negate(F16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_xor_ps(a.low, sign), _mm256_xor_ps(a.high, sign)};
+}
+inline __m256 zero_below(__m256 x, __m256 limit, __m256 value) {
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), value);
+}
+inline F16 zero_below(F16 x, F16 limit, F16 value) {
+  return {zero_below(x.low, limit.low, value.low), zero_below(x.high, limit.high, value.high)};
+}
+inline __m256 add_exponent(__m256 p, __m256 rounded) {
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(rounded), 23)));
+}
+inline F16 add_exponent(F16 p, F16 rounded) {
+  return {add_exponent(p.low, rounded.low), add_exponent(p.high, rounded.high)};
+}
+// value in lanes [0, count), other beyond.
+inline F16 first_lanes(int count, F16 value, F16 other) {
+  const __m256i limit = _mm256_set1_epi32(count);
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i later = _mm256_add_epi32(index, _mm256_set1_epi32(8));
+  return {_mm256_blendv_ps(other.low, value.low, _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, index))),
+          _mm256_blendv_ps(other.high, value.high, _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, later)))};
+}
+inline float fold_sum(F16 x) {
+  const __m256 eight = _mm256_add_ps(x.low, x.high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float fold_maximum(F16 x) {
+  const __m256 eight = _mm256_max_ps(x.low, x.high);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+inline float square_root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+
+// Absolute values compared as integers: NaN is larger than infinity.
+inline __m256 largest_magnitude(__m256 largest, __m256 x) {
+  const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(largest), magnitude));
+}
+inline F16 largest_magnitude(F16 largest, F16 x) {
+  return {largest_magnitude(largest.low, x.low), largest_magnitude(largest.high, x.high)};
+}
+inline std::uint32_t fold_magnitude(F16 x) {
+  const __m256i eight = _mm256_max_epi32(_mm256_castps_si256(x.low), _mm256_castps_si256(x.high));
+  const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
+}
+
+inline I16 zero_integers() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline I16 truncate(F16 x) { return {_mm256_cvttps_epi32(x.low), _mm256_cvttps_epi32(x.high)}; }
+inline F16 to_float(I16 x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
+inline I16 add(I16 a, I16 b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+// Of non-negative lanes.
+inline std::uint64_t fold_integers(I16 x) {
+  alignas(32) std::int32_t lanes[16];
+  store(lanes, x);
+  std::uint64_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += static_cast<std::uint64_t>(lanes[i]);
+  return sum;
+}
+
+#include "engine/vector_kernels.h"
+
+template <bool kTwoBytes>
+bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int64_t row) {
+  const float limit = kTwoBytes ? kTwoByteLimit : kOneByteLimit;
+  auto* q = reinterpret_cast<std::int16_t*>(out.q + row * out.stride);
+  for (std::int64_t g = 0; g < out.groups; ++g) {
+    const std::int64_t begin = g * kActivationGroup;
+    const std::int64_t count = n - begin < kActivationGroup ? n - begin : kActivationGroup;
+    float inverse;
+    if (!group_factors(largest_bits(x + begin, count), limit, &inverse, out.scales + row * out.groups + g))
+      return false;
+    const __m256 factor = _mm256_set1_ps(inverse);
+    for (std::int64_t i = 0; i < kActivationGroup; i += 16) {
+      __m256i packed = _mm256_setzero_si256();
+      if (i < count) {
+        const F16 v = load(x + begin + i);
+        // packs interleaves the halves of its operands; the permutation puts them in order.
+        packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(v.low, factor)),
+                                                             _mm256_cvtps_epi32(_mm256_mul_ps(v.high, factor))),
+                                          0xd8);
+      }
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + begin + i), packed);
+    }
+  }
+  return true;
+}
+
+// kRows rows times one panel. Activations are pairs of 16 bits, weights are widened once for all rows.
+template <int kRows>
+inline void matmul_tile(const std::int8_t* q, const std::uint16_t* scales, std::int64_t groups, const std::uint8_t* a,
+                        std::int64_t a_stride, const float* a_scales, float* out, std::int64_t stride,
+                        bool accumulate) {
+  F16 sums[kRows];
+  for (int r = 0; r < kRows; ++r) sums[r] = set1(0.0f);
+  for (std::int64_t g = 0; g < groups; ++g) {
+    I16 dots[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) dots[r] = zero_integers();
+    for (int k = 0; k < kActivationGroup; k += 2) {
+      const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(q)));
+      const __m256i high = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(q + 16)));
+      q += 32;
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        std::int32_t pair;
+        __builtin_memcpy(&pair, a + r * a_stride + 2 * k, sizeof(pair));
+        const __m256i both = _mm256_set1_epi32(pair);
+        dots[r].low = _mm256_add_epi32(dots[r].low, _mm256_madd_epi16(both, low));
+        dots[r].high = _mm256_add_epi32(dots[r].high, _mm256_madd_epi16(both, high));
+      }
+    }
+    const F16 scale = load_bf16(scales);
+    scales += kLanes;
+    a += 2 * kActivationGroup;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = fma(to_float(dots[r]), mul(set1(a_scales[r * groups + g]), scale), sums[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float* y = out + r * stride;
+    store(y, accumulate ? add(load(y), sums[r]) : sums[r]);
+  }
+}
+
+void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const QuantizedRows& x,
+            std::int64_t rows, float* out, std::int64_t stride, bool accumulate) {
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const std::int8_t* q = w.q + panel * w.groups * kActivationGroup * kLanes;
+    const std::uint16_t* scales = w.scales + panel * w.groups * kLanes;
+    float* y = out + panel * kLanes;
+    std::int64_t r = 0;
+    const auto tile = [&]<int kRows>() {
+      matmul_tile<kRows>(q, scales, w.groups, x.q + r * x.stride, x.stride, x.scales + r * x.groups, y + r * stride,
+                         stride, accumulate);
+    };
+    for (; r + 4 <= rows; r += 4) tile.template operator()<4>();
+    if (rows - r == 3) tile.template operator()<3>();
+    if (rows - r == 2) tile.template operator()<2>();
+    if (rows - r == 1) tile.template operator()<1>();
+  }
+}
+
+}  // namespace
+
+KernelTable avx2_kernels(bool two_bytes) {
+  KernelTable table = common_kernels();
+  table.ways = 2;
+  table.activation_bytes = 2;
+  table.quantize = two_bytes ? quantize<true> : quantize<false>;
+  table.matmul = matmul;
+  return table;
+}
+
+}  // namespace flotilla
+
+#else
+
+namespace flotilla {
+KernelTable avx2_kernels(bool) { return {}; }  // never asked for: isa.cc lists what the machine has
+}  // namespace flotilla
+
+#endif

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/page_buffer.h"
+
+namespace flotilla {
+
+// Fixed-size blocks of KV with reference counts. One block holds kBlockTokens positions of all layers. Not thread safe;
+// never allocates after creation.
+class KvPool {
+ public:
+  // elements: bf16 values in one block.
+  static Result<KvPool> create(std::int64_t blocks, std::int64_t elements);
+
+  std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
+  std::int64_t available() const { return static_cast<std::int64_t>(free_.size()); }
+
+  std::int32_t take();  // with one reference; available() > 0. Contents are undefined (NaN in debug builds)
+  std::int32_t copy(std::int32_t block);  // a new block with the same contents; available() > 0
+  void share(std::int32_t block) { ++references_[static_cast<std::size_t>(block)]; }
+  void release(std::int32_t block);
+  bool shared(std::int32_t block) const { return references_[static_cast<std::size_t>(block)] > 1; }
+
+  std::uint16_t* data() const { return reinterpret_cast<std::uint16_t*>(memory_.data()); }
+  std::int64_t stride() const { return elements_; }
+
+ private:
+  PageBuffer memory_;
+  std::int64_t elements_ = 0;
+  std::vector<std::int32_t> references_;
+  std::vector<std::int32_t> free_;  // the one released last is taken first: its memory is warm
+};
+
+}  // namespace flotilla

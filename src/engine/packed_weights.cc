@@ -1,0 +1,191 @@
+#include "engine/packed_weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace flotilla {
+namespace {
+
+// Hands out the parts of one buffer. With no buffer it only counts.
+class Carver {
+ public:
+  explicit Carver(std::uint8_t* base) : base_(base) {}
+
+  template <typename T>
+  T* take(std::int64_t count) {
+    const std::int64_t offset = used_;
+    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
+  }
+
+  PackedMatrix matrix(std::int64_t rows, std::int64_t cols, const KernelTable& kernels) {
+    PackedMatrix m;
+    m.rows = rows;
+    m.cols = cols;
+    m.groups = groups_of(cols);
+    m.panels = (rows + kLanes - 1) / kLanes;
+    m.ways = kernels.ways;
+    const std::int64_t cells = m.panels * m.groups * kLanes;
+    m.q = take<std::int8_t>(cells * kActivationGroup);
+    m.scales = take<std::uint16_t>(cells);
+    if (kernels.needs_sums) m.sums = take<std::int16_t>(cells);
+    return m;
+  }
+
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::uint8_t* base_;
+  std::int64_t used_ = 0;
+};
+
+struct Matrices {
+  std::vector<PackedBlock> blocks;
+  PackedMatrix head;
+  std::optional<PackedMatrix> embedding;
+};
+
+Matrices carve(const ModelDescription& d, const KernelTable& kernels, Carver& carver) {
+  Matrices m;
+  const std::int64_t q_dim = std::int64_t{d.heads} * d.head_dim;
+  const std::int64_t kv_dim = std::int64_t{d.kv_heads} * d.head_dim;
+  for (std::int32_t layer = 0; layer < d.layers; ++layer) {
+    PackedBlock& block = m.blocks.emplace_back();
+    block.qkv = carver.matrix(q_dim + 2 * kv_dim, d.hidden, kernels);
+    block.o = carver.matrix(d.hidden, q_dim, kernels);
+    block.gate_up = carver.matrix(2 * std::int64_t{d.ffn}, d.hidden, kernels);
+    block.down = carver.matrix(d.hidden, d.ffn, kernels);
+  }
+  m.head = carver.matrix(d.vocabulary, d.hidden, kernels);
+  if (!d.tied_embeddings) m.embedding = carver.matrix(d.vocabulary, d.hidden, kernels);
+  return m;
+}
+
+// Packs rows [16 * panel, ...) of a tensor into the panel `to` of a matrix.
+template <int kWays>
+void pack_panel(const GridTensor& tensor, std::int64_t tensor_rows, std::int64_t panel, const PackedMatrix& m,
+                std::int64_t to) {
+  const std::int64_t padded = m.groups * kActivationGroup;
+  std::int8_t* q = m.q + to * padded * kLanes;
+  std::uint16_t* scales = m.scales + to * m.groups * kLanes;
+  const std::int64_t rows = std::min(kLanes, tensor_rows - panel * kLanes);
+  const std::int64_t whole = m.cols / kWays;
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const std::int64_t row = panel * kLanes + j;
+    const std::int8_t* source = tensor.q.data() + row * m.cols;
+    std::int8_t* target = q + j * kWays;
+    for (std::int64_t k = 0; k < whole; ++k) std::memcpy(target + k * kLanes * kWays, source + k * kWays, kWays);
+    for (std::int64_t k = whole * kWays; k < m.cols; ++k) target[whole * kLanes * kWays + k % kWays] = source[k];
+    for (std::int64_t g = 0; g < m.groups; ++g) {
+      scales[g * kLanes + j] = tensor.scales[static_cast<std::size_t>(row * m.groups + g)];
+      if (m.sums == nullptr) continue;
+      std::int32_t sum = 0;
+      for (std::int64_t k = g * kActivationGroup; k < std::min((g + 1) * kActivationGroup, m.cols); ++k)
+        sum += source[k];
+      m.sums[(to * m.groups + g) * kLanes + j] = static_cast<std::int16_t>(sum);
+    }
+  }
+}
+
+struct Piece {
+  const GridTensor* tensor;
+  std::int64_t rows;
+  const PackedMatrix* matrix;
+  std::int64_t first_panel;
+};
+
+std::vector<float> vector_values(const GridTensor& tensor) {
+  std::vector<float> values;
+  values.reserve(tensor.vector_q.size());
+  for (const std::int16_t q : tensor.vector_q) values.push_back(static_cast<float>(q) * tensor.vector_scale);
+  return values;
+}
+
+}  // namespace
+
+std::int64_t PackedWeights::bytes(const ModelDescription& description, const KernelTable& kernels) {
+  Carver counter(nullptr);
+  carve(description, kernels, counter);
+  return counter.used();
+}
+
+Result<PackedWeights> PackedWeights::create(const ModelDescription& description, const KernelTable& kernels) {
+  PackedWeights weights;
+  weights.description_ = description;
+  FLOTILLA_ASSIGN_OR_RETURN(weights.memory_, PageBuffer::allocate(bytes(description, kernels), "packed weights"));
+  Carver carver(weights.memory_.data());
+  Matrices matrices = carve(description, kernels, carver);
+  weights.blocks_ = std::move(matrices.blocks);
+  weights.head_ = matrices.head;
+  weights.embedding_ = matrices.embedding;
+  return weights;
+}
+
+void PackedWeights::load(const GridState& state, ThreadPool& pool) {
+  const ModelDescription& d = description_;
+  const auto tensor = [&](TensorIndex index) -> const GridTensor& {
+    return state.tensors[static_cast<std::size_t>(index)];
+  };
+  std::vector<Piece> pieces;
+  const auto place = [&](const PackedMatrix& matrix, std::initializer_list<TensorIndex> parts) {
+    std::int64_t panel = 0;
+    for (const TensorIndex part : parts) {
+      const std::int64_t rows = d.tensors[static_cast<std::size_t>(part)].rows;
+      pieces.push_back({&tensor(part), rows, &matrix, panel});
+      panel += (rows + kLanes - 1) / kLanes;
+    }
+  };
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const DecoderBlock& from = d.blocks[layer];
+    PackedBlock& to = blocks_[layer];
+    to.attention_norm = vector_values(tensor(from.attention_norm));
+    to.mlp_norm = vector_values(tensor(from.mlp_norm));
+    to.qkv_bias.clear();
+    if (from.q_bias || from.k_bias || from.v_bias) {
+      const std::pair<std::optional<TensorIndex>, TensorIndex> parts[] = {
+          {from.q_bias, from.q}, {from.k_bias, from.k}, {from.v_bias, from.v}};
+      for (const auto& [bias, matrix] : parts) {
+        const auto rows = static_cast<std::size_t>(d.tensors[static_cast<std::size_t>(matrix)].rows);
+        const std::vector<float> values = bias ? vector_values(tensor(*bias)) : std::vector<float>(rows);
+        to.qkv_bias.insert(to.qkv_bias.end(), values.begin(), values.end());
+      }
+    }
+    place(to.qkv, {from.q, from.k, from.v});
+    place(to.o, {from.o});
+    place(to.gate_up, {from.gate, from.up});
+    place(to.down, {from.down});
+  }
+  final_norm_ = vector_values(tensor(d.final_norm));
+  place(head_, {d.head});
+  if (embedding_) place(*embedding_, {d.embedding});
+
+  std::vector<std::int64_t> ends;  // panels up to and with each piece
+  std::int64_t panels = 0;
+  for (const Piece& piece : pieces) ends.push_back(panels += (piece.rows + kLanes - 1) / kLanes);
+  constexpr std::int64_t kPanelsATask = 32;
+  const auto pack = [&](std::int64_t task, int) {
+    for (std::int64_t i = task * kPanelsATask; i < std::min(panels, (task + 1) * kPanelsATask); ++i) {
+      const auto at = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), i) - ends.begin());
+      const std::int64_t panel = i - (at == 0 ? 0 : ends[at - 1]);
+      const Piece& piece = pieces[at];
+      const auto run = piece.matrix->ways == 2 ? pack_panel<2> : pack_panel<4>;
+      run(*piece.tensor, piece.rows, panel, *piece.matrix, piece.first_panel + panel);
+    }
+  };
+  pool.run((panels + kPanelsATask - 1) / kPanelsATask, std::cref(pack));
+}
+
+void PackedWeights::embed(TokenId token, float* x) const {
+  const PackedMatrix& m = embedding_ ? *embedding_ : head_;
+  const std::int64_t panel = token / kLanes;
+  const std::int64_t lane = token % kLanes;
+  const std::int8_t* q = m.q + panel * m.groups * kActivationGroup * kLanes + lane * m.ways;
+  const std::uint16_t* scales = m.scales + panel * m.groups * kLanes + lane;
+  for (std::int64_t k = 0; k < m.cols; ++k) {
+    x[k] = static_cast<float>(q[k / m.ways * kLanes * m.ways + k % m.ways]) *
+           bf16_to_float(scales[k / kActivationGroup * kLanes]);
+  }
+}
+
+}  // namespace flotilla

@@ -1,0 +1,26 @@
+#include "engine/page_buffer.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+namespace flotilla {
+
+PageBuffer::~PageBuffer() {
+  if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(size_));
+}
+
+Result<PageBuffer> PageBuffer::allocate(std::int64_t bytes, std::string_view what) {
+  PageBuffer buffer;
+  if (bytes == 0) return buffer;
+  void* data =
+      mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return resource_exhausted(fmt::format("{}: no memory for {} bytes", what, bytes));
+  buffer.data_ = static_cast<std::uint8_t*>(data);
+  buffer.size_ = bytes;
+#ifdef MADV_HUGEPAGE
+  madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a hint: refusing it is fine
+#endif
+  return buffer;
+}
+
+}  // namespace flotilla
