@@ -20,7 +20,7 @@ constexpr const char* kTokenizerFile = "tokenizer.json";
 constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
 constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
-bool exists(const fs::path& path) {
+bool has_file(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
@@ -95,10 +95,10 @@ Result<std::shared_ptr<const Tokenizer>> read_tokenizer(const fs::path& folder) 
   FLOTILLA_ASSIGN_OR_RETURN(const std::string text, read_text_file(folder / kTokenizerFile));
   FLOTILLA_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::from_json(text).with_context(folder.string()));
   TokenizerSpec spec = tokenizer->spec();
-  if (const fs::path path = folder / kChatTemplateFile; spec.chat_template.empty() && exists(path)) {
+  if (const fs::path path = folder / kChatTemplateFile; spec.chat_template.empty() && has_file(path)) {
     FLOTILLA_ASSIGN_OR_RETURN(spec.chat_template, read_text_file(path));
   }
-  if (const fs::path path = folder / kTokenizerConfigFile; exists(path)) {
+  if (const fs::path path = folder / kTokenizerConfigFile; has_file(path)) {
     FLOTILLA_ASSIGN_OR_RETURN(const std::string config, read_text_file(path));
     FLOTILLA_RETURN_IF_ERROR(read_tokenizer_config(config, *tokenizer, spec).with_context(path.string()));
   }
@@ -128,7 +128,7 @@ Result<Model> load_model_folder(const fs::path& folder) {
   FLOTILLA_ASSIGN_OR_RETURN(model.tokenizer, read_tokenizer(folder));
   FLOTILLA_RETURN_IF_ERROR(check_vocabulary(description, *model.tokenizer).with_context(folder.string()));
   const fs::path weights_path = folder / kWeightsFile;
-  if (!exists(weights_path) && exists(folder / "model.safetensors.index.json")) {
+  if (!has_file(weights_path) && has_file(folder / "model.safetensors.index.json")) {
     return invalid_argument(
         fmt::format("{}: weights in several files cannot be read; save them as one {}", folder.string(), kWeightsFile));
   }
