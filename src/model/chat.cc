@@ -1,0 +1,55 @@
+#include "model/chat.h"
+
+#include <fmt/format.h>
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kTurnStart = "<|im_start|>";
+constexpr std::string_view kTurnEnd = "<|im_end|>";
+// SmolLM2's chat template adds it.
+constexpr std::string_view kDefaultSystem = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
+
+Result<TokenId> find_special(const Tokenizer& tokenizer, std::string_view token) {
+  const auto id = tokenizer.find(token);
+  if (!id || !tokenizer.is_special(*id)) {
+    return not_found(fmt::format("the vocabulary has no special token \"{}\", which ChatML needs", token));
+  }
+  return *id;
+}
+
+}  // namespace
+
+Result<TokenId> end_of_turn(const Tokenizer& tokenizer) { return find_special(tokenizer, kTurnEnd); }
+
+Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                         bool open_assistant_turn) {
+  FLOTILLA_ASSIGN_OR_RETURN(const TokenId start, find_special(tokenizer, kTurnStart));
+  FLOTILLA_ASSIGN_OR_RETURN(const TokenId end, find_special(tokenizer, kTurnEnd));
+  std::vector<TokenId> ids;
+  const auto append = [&](std::string_view text) {
+    const std::vector<TokenId> more = tokenizer.encode(text);
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  const auto append_message = [&](std::string_view role, std::string_view content) {
+    ids.push_back(start);
+    append(fmt::format("{}\n{}", role, content));
+    ids.push_back(end);
+    append("\n");
+  };
+  if (!messages.empty() && messages.front().role != "system") append_message("system", kDefaultSystem);
+  for (const ChatMessage& message : messages) {
+    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
+      return invalid_argument(
+          fmt::format("a chat message has the role \"{}\"; expected system, user or assistant", message.role));
+    }
+    append_message(message.role, message.content);
+  }
+  if (open_assistant_turn) {
+    ids.push_back(start);
+    append("assistant\n");
+  }
+  return ids;
+}
+
+}  // namespace flotilla
