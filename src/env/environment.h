@@ -27,9 +27,9 @@ struct Task {
 };
 
 struct EnvironmentLimits {
-  std::int32_t model_tokens = 64;        // an episode: tokens that the model may write in all
-  std::int32_t turns = 4;                // an episode: turns of the model
-  std::int32_t observation_tokens = 512; // one observation, cut after this many
+  std::int32_t model_tokens = 64;         // an episode: tokens that the model may write in all
+  std::int32_t turns = 4;                 // an episode: turns of the model
+  std::int32_t observation_tokens = 512;  // one observation, cut after this many
 };
 
 // What follows the model's turn.
