@@ -94,7 +94,9 @@ Result<const Architecture*> find_architecture(std::string_view name) {
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return &architecture;
   }
-  return invalid_argument(fmt::format("unknown architecture \"{}\"; known: {}", name, known_architectures()));
+  std::vector<std::string_view> known;
+  for (const Architecture& architecture : kArchitectures) known.push_back(architecture.name);
+  return invalid_argument(fmt::format("unknown architecture \"{}\"; known: {}", name, fmt::join(known, ", ")));
 }
 
 Status check_sizes(const ModelDescription& model) {
@@ -189,11 +191,7 @@ double shortest(float value) {
 
 }  // namespace
 
-std::string known_architectures() {
-  std::vector<std::string_view> names;
-  for (const Architecture& architecture : kArchitectures) names.push_back(architecture.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
+Status check_architecture(std::string_view name) { return find_architecture(name).status(); }
 
 std::int64_t ModelDescription::parameters() const {
   std::int64_t sum = 0;

@@ -72,8 +72,8 @@ struct ModelDescription {
   static Result<ModelDescription> from_config_json(std::string_view text);
 };
 
-// The architectures that describe_model knows, for messages: "llama".
-std::string known_architectures();
+// invalid_argument, with the list of the known ones, for an architecture that describe_model does not know.
+Status check_architecture(std::string_view name);
 
 // Fills blocks and tensors from the sizes already in `sizes`. invalid_argument for an architecture that is not known or
 // sizes that do not fit (zero, heads not a multiple of kv_heads, odd head_dim, products that overflow 2^40).

@@ -119,7 +119,7 @@ Result<ModelDescription> description_from_gguf(const GgufFile& file) {
   ModelDescription model;
   FLOTILLA_ASSIGN_OR_RETURN(model.architecture, metadata.text("general.architecture"));
   const auto key = [&](std::string_view part) { return fmt::format("{}.{}", model.architecture, part); };
-  if (!metadata.has(key("block_count"))) return describe_model(std::move(model));  // names the architectures we know
+  FLOTILLA_RETURN_IF_ERROR(check_architecture(model.architecture));
   FLOTILLA_ASSIGN_OR_RETURN(model.layers, metadata.size(key("block_count")));
   FLOTILLA_ASSIGN_OR_RETURN(model.hidden, metadata.size(key("embedding_length")));
   FLOTILLA_ASSIGN_OR_RETURN(model.heads, metadata.size(key("attention.head_count")));
