@@ -1,0 +1,338 @@
+#include "engine/kernels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/float_mode.h"
+#include "engine/forward_pass.h"
+#include "engine/random_model.h"
+#include "engine/sampler.h"
+
+namespace flotilla {
+
+KernelTable emulated_avx512_kernels(bool two_bytes);  // simde/avx512_by_simde.cc
+
+namespace {
+
+struct NamedKernels {
+  std::string name;
+  KernelTable table;
+};
+
+std::vector<NamedKernels> vector_kernels(bool two_bytes) {
+  std::vector<NamedKernels> all;
+  for (const Isa isa : supported_isas()) {
+    if (isa == Isa::kAvx2) {
+      all.push_back({"avx2", avx2_kernels(two_bytes)});
+      all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
+    }
+    if (isa == Isa::kAvx512) all.push_back({"avx512", avx512_kernels(two_bytes)});
+  }
+  return all;
+}
+
+std::vector<std::uint32_t> bits(std::span<const float> values) {
+  std::vector<std::uint32_t> out;
+  for (const float value : values) out.push_back(std::bit_cast<std::uint32_t>(value));
+  return out;
+}
+
+// Normal-looking values over many magnitudes, with exact zeros and subnormal numbers among them.
+std::vector<float> random_values(std::uint64_t seed, std::int64_t count, float scale = 1) {
+  PhiloxStream random(seed, 1);
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<float>(random.uniform() + random.uniform() + random.uniform() - 1.5);
+    const std::uint64_t kind = random.below(64);
+    values.push_back(kind == 0 ? 0.0f : kind == 1 ? value * 1e-40f : kind == 2 ? value * 100 * scale : value * scale);
+  }
+  return values;
+}
+
+double exact_exponential_error_in_ulps(float x, float y) {
+  const double exact = std::exp(static_cast<double>(x));
+  const double ulp =
+      std::nextafter(static_cast<float>(exact), std::numeric_limits<float>::infinity()) - static_cast<float>(exact);
+  return std::abs(y - exact) / ulp;
+}
+
+// exp(x) seen through the softmax kernel: 16 equal logits at temperature 1 sum to 16 exp(x), which is exact.
+float exponential_of(const KernelTable& kernels, float x) {
+  const std::vector<float> logits(16, x);
+  return kernels.chunk_sums(logits.data(), 16, 0.0f, 1.0f).sum / 16;
+}
+
+TEST(Kernels, TheExponentialStaysWithinOneUnitOfTheLastPlace) {
+  const KernelTable kernels = scalar_kernels(false);
+  double worst = 0;
+  for (float x = 0; x > -87.0f; x -= 0.000731f)
+    worst = std::max(worst, exact_exponential_error_in_ulps(x, exponential_of(kernels, x)));
+  EXPECT_LT(worst, 1.0);
+  EXPECT_EQ(exponential_of(kernels, 0.0f), 1.0f);
+  EXPECT_EQ(exponential_of(kernels, -87.5f), 0.0f);
+  EXPECT_EQ(exponential_of(kernels, -std::numeric_limits<float>::infinity()), 0.0f);
+}
+
+TEST(Kernels, ElementwiseFunctionsAgreeWithTheReference) {
+  const FloatMode mode;
+  const KernelTable reference = scalar_kernels(false);
+  for (const auto& [name, kernels] : vector_kernels(false)) {
+    SCOPED_TRACE(name);
+    for (const std::int64_t n : {16, 64, 208, 576}) {
+      const auto x = random_values(1, n);
+      const auto y = random_values(2, n, 3);
+      std::vector<float> a(x.size());
+      std::vector<float> b(x.size());
+      reference.rms_norm(x.data(), y.data(), n, 1e-5f, a.data());
+      kernels.rms_norm(x.data(), y.data(), n, 1e-5f, b.data());
+      EXPECT_EQ(bits(a), bits(b));
+      reference.swiglu(y.data(), x.data(), n, a.data());
+      kernels.swiglu(y.data(), x.data(), n, b.data());
+      EXPECT_EQ(bits(a), bits(b));
+      reference.add(a.data(), y.data(), n);
+      kernels.add(b.data(), y.data(), n);
+      EXPECT_EQ(bits(a), bits(b));
+      EXPECT_EQ(reference.largest_bits(x.data(), n), kernels.largest_bits(x.data(), n));
+      EXPECT_EQ(reference.maximum(x.data(), n), kernels.maximum(x.data(), n));
+    }
+    for (const std::int64_t half : {8, 16, 24, 32, 64}) {
+      auto a = random_values(3, 2 * half);
+      auto b = a;
+      const auto cosines = random_values(4, half);
+      const auto sines = random_values(5, half);
+      reference.rope(a.data(), cosines.data(), sines.data(), half);
+      kernels.rope(b.data(), cosines.data(), sines.data(), half);
+      EXPECT_EQ(bits(a), bits(b));
+    }
+  }
+}
+
+TEST(Kernels, LargeNegativeAndPositiveGatesStayFinite) {
+  for (const auto& [name, kernels] : vector_kernels(false)) {
+    const std::vector<float> gate = {0,    1,    -1,    80,    -80,    88,     -88,   100,
+                                     -100, 1000, -1000, 1e30f, -1e30f, 1e-40f, -0.0f, 20};
+    const std::vector<float> up(16, 1.0f);
+    std::vector<float> a(16);
+    std::vector<float> b(16);
+    scalar_kernels(false).swiglu(gate.data(), up.data(), 16, a.data());
+    kernels.swiglu(gate.data(), up.data(), 16, b.data());
+    EXPECT_EQ(bits(a), bits(b)) << name;
+    for (const float value : a) EXPECT_TRUE(std::isfinite(value));
+    EXPECT_EQ(a[9], 1000.0f);
+    EXPECT_NEAR(a[12], 0.0f, 1e-8f);
+  }
+}
+
+TEST(Kernels, SoftmaxChunksAgreeWithTheReference) {
+  const FloatMode mode;
+  const KernelTable reference = scalar_kernels(false);
+  for (const auto& [name, kernels] : vector_kernels(false)) {
+    SCOPED_TRACE(name);
+    for (const std::int64_t n : {16, 48, 1024}) {
+      for (const float temperature : {0.3f, 1.0f, 1e-38f, 1e30f}) {
+        auto logits = random_values(static_cast<std::uint64_t>(n), n, 8);
+        logits[3] = -std::numeric_limits<float>::infinity();
+        const float maximum = reference.maximum(logits.data(), n);
+        const ChunkSums a = reference.chunk_sums(logits.data(), n, maximum, temperature);
+        const ChunkSums b = kernels.chunk_sums(logits.data(), n, maximum, temperature);
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(a.sum), std::bit_cast<std::uint32_t>(b.sum));
+        EXPECT_EQ(a.weight, b.weight);
+        std::vector<std::uint64_t> wa(static_cast<std::size_t>(n));
+        std::vector<std::uint64_t> wb(static_cast<std::size_t>(n));
+        reference.chunk_weights(logits.data(), n, maximum, temperature, wa.data());
+        kernels.chunk_weights(logits.data(), n, maximum, temperature, wb.data());
+        EXPECT_EQ(wa, wb);
+        std::uint64_t sum = 0;
+        for (const std::uint64_t weight : wa) sum += weight;
+        EXPECT_EQ(sum, a.weight);
+      }
+    }
+  }
+}
+
+ModelDescription one_layer(std::int32_t hidden, std::int32_t ffn) {
+  ModelDescription d;
+  d.architecture = "llama";
+  d.layers = 1;
+  d.hidden = hidden;
+  d.heads = 3;
+  d.kv_heads = 1;
+  d.head_dim = 48;
+  d.ffn = ffn;
+  d.vocabulary = 101;
+  d.context = 64;
+  d.norm_epsilon = 1e-5f;
+  d.rope_theta = 10000;
+  d.tied_embeddings = false;
+  return d;
+}
+
+TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
+  const FloatMode mode;
+  ThreadPool pool(1);
+  for (const bool two_bytes : {false, true}) {
+    const KernelTable reference = scalar_kernels(two_bytes);
+    for (const std::int32_t cols : {16, 64, 144, 576}) {
+      const RandomModel model = random_model(one_layer(cols, 80), 11).value();
+      auto expected = PackedWeights::create(model.description, reference).value();
+      expected.load(model.state, pool);
+      for (const auto& [name, kernels] : vector_kernels(two_bytes)) {
+        SCOPED_TRACE(name + " cols " + std::to_string(cols));
+        auto packed = PackedWeights::create(model.description, kernels).value();
+        packed.load(model.state, pool);
+        std::vector<float> a(static_cast<std::size_t>(cols));
+        std::vector<float> b(a.size());
+        expected.embed(100, a.data());
+        packed.embed(100, b.data());
+        EXPECT_EQ(bits(a), bits(b));
+        const std::int64_t groups = groups_of(cols);
+        for (std::int64_t rows = 1; rows <= 17; ++rows) {
+          const auto x = random_values(static_cast<std::uint64_t>(rows), rows * cols, 10);
+          const auto run = [&](const KernelTable& table, const PackedMatrix& w, bool add) {
+            std::vector<std::uint8_t> q(
+                static_cast<std::size_t>(rows * groups * kActivationGroup * table.activation_bytes) + 64);
+            std::vector<float> scales(static_cast<std::size_t>(rows * groups));
+            const QuantizedRows quantized{q.data(), groups * kActivationGroup * table.activation_bytes, scales.data(),
+                                          groups};
+            for (std::int64_t r = 0; r < rows; ++r)
+              EXPECT_TRUE(table.quantize(x.data() + r * cols, cols, quantized, r));
+            std::vector<float> out(static_cast<std::size_t>(rows * w.panels * kLanes), 0.5f);
+            table.matmul(w, 0, w.panels, quantized, rows, out.data(), w.panels * kLanes, add);
+            return out;
+          };
+          EXPECT_EQ(bits(run(reference, expected.head(), false)), bits(run(kernels, packed.head(), false)));
+          EXPECT_EQ(bits(run(reference, expected.block(0).gate_up, true)),
+                    bits(run(kernels, packed.block(0).gate_up, true)));
+        }
+      }
+    }
+  }
+}
+
+TEST(Kernels, AProductEqualsTheSumOfTheRoundedFactors) {
+  // One group, so that the exact integer dot product times both scales is the whole story.
+  const FloatMode mode;
+  ThreadPool pool(1);
+  const RandomModel model = random_model(one_layer(64, 80), 13).value();
+  const KernelTable kernels = scalar_kernels(false);
+  auto packed = PackedWeights::create(model.description, kernels).value();
+  packed.load(model.state, pool);
+  const auto x = random_values(3, 64);
+  std::vector<std::uint8_t> q(128);
+  float scale = 0;
+  const QuantizedRows quantized{q.data(), 128, &scale, 1};
+  ASSERT_TRUE(kernels.quantize(x.data(), 64, quantized, 0));
+  std::vector<float> out(112);
+  kernels.matmul(packed.head(), 0, 7, quantized, 1, out.data(), 112, false);
+  const GridTensor& head = model.state.tensors[static_cast<std::size_t>(model.description.head)];
+  const auto* integers = reinterpret_cast<const std::int16_t*>(q.data());
+  for (std::size_t row = 0; row < 101; ++row) {
+    std::int64_t dot = 0;
+    for (std::size_t k = 0; k < 64; ++k) dot += integers[k] * head.q[row * 64 + k];
+    EXPECT_EQ(out[row], std::fma(static_cast<float>(dot), scale * bf16_to_float(head.scales[row]), 0.0f)) << row;
+  }
+}
+
+TEST(Kernels, QuantisingFindsNanAndInfinityAndKeepsTinyGroupsAtZero) {
+  for (const bool two_bytes : {false, true}) {
+    auto all = vector_kernels(two_bytes);
+    all.push_back({"scalar", scalar_kernels(two_bytes)});
+    for (const auto& [name, kernels] : all) {
+      SCOPED_TRACE(name);
+      std::vector<std::uint8_t> q(512);
+      std::vector<float> scales(3);
+      const QuantizedRows out{q.data(), 192 * kernels.activation_bytes, scales.data(), 3};
+      std::vector<float> x(144, 0.25f);
+      EXPECT_TRUE(kernels.quantize(x.data(), 144, out, 0));
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+        for (const std::size_t at : {0u, 77u, 143u}) {
+          auto broken = x;
+          broken[at] = bad;
+          EXPECT_FALSE(kernels.quantize(broken.data(), 144, out, 0));
+        }
+      }
+      std::fill(x.begin(), x.begin() + 64, 0x1p-101f);
+      ASSERT_TRUE(kernels.quantize(x.data(), 144, out, 0));
+      EXPECT_EQ(scales[0], 0.0f);
+      EXPECT_NE(scales[1], 0.0f);
+      const std::vector<float> largest(144, std::numeric_limits<float>::max());
+      EXPECT_TRUE(kernels.quantize(largest.data(), 144, out, 0));
+    }
+  }
+}
+
+TEST(Kernels, AttentionAgreesWithTheReferenceForEveryLengthAndNumberOfHeads) {
+  const FloatMode mode;
+  for (const int head_dim : {16, 48, 64}) {
+    const std::int64_t stride = 2 * 16 * head_dim;
+    const auto values = random_values(9, 5 * stride);
+    for (int keys = 1; keys <= 70; keys += keys < 36 ? 1 : 17) {
+      // What lies past the last key is never read into a result.
+      std::vector<std::uint16_t> kv(static_cast<std::size_t>(5 * stride), 0x7fc0);
+      const std::vector<std::int32_t> table = {3, 0, 4, 1, 2};
+      for (int position = 0; position < keys; ++position) {
+        const std::int64_t block = table[static_cast<std::size_t>(position / 16)] * stride;
+        for (int d = 0; d < head_dim; ++d) {
+          const auto key = static_cast<std::size_t>(block + d * 16 + position % 16);
+          const auto value = static_cast<std::size_t>(block + 16 * head_dim + position % 16 * head_dim + d);
+          kv[key] = float_to_bf16(values[key]);
+          kv[value] = float_to_bf16(values[value]);
+        }
+      }
+      for (int queries = 1; queries <= 8; ++queries) {
+        const auto q = random_values(static_cast<std::uint64_t>(queries), queries * head_dim);
+        std::vector<float> a(q.size());
+        std::vector<float> b(q.size());
+        Attention attention{.q = q.data(),
+                            .queries = queries,
+                            .head_dim = head_dim,
+                            .scale = 0.125f,
+                            .kv = kv.data(),
+                            .block_stride = stride,
+                            .table = table.data(),
+                            .keys = keys,
+                            .out = a.data()};
+        scalar_kernels(false).attend(attention);
+        for (const float value : a) ASSERT_TRUE(std::isfinite(value));
+        attention.out = b.data();
+        for (const auto& [name, kernels] : vector_kernels(false)) {
+          kernels.attend(attention);
+          ASSERT_EQ(bits(a), bits(b)) << name << " head_dim " << head_dim << " keys " << keys << " queries " << queries;
+        }
+      }
+    }
+  }
+}
+
+TEST(Kernels, AWholePassAgreesWithTheReference) {
+  ThreadPool pool(2);
+  const RandomModel model = random_model(one_layer(144, 208), 17).value();
+  const auto logits = [&](const KernelTable& kernels) {
+    auto weights = PackedWeights::create(model.description, kernels).value();
+    weights.load(model.state, pool);
+    auto kv = KvPool::create(4, 2 * kBlockTokens * 48).value();
+    auto pass = ForwardPass::create(model.description, kernels, weights, kv, pool).value();
+    std::vector<std::int32_t> table;
+    for (int i = 0; i < 4; ++i) table.push_back(kv.take());
+    std::vector<ForwardRow> rows;
+    for (std::int32_t position = 0; position < 50; ++position) rows.push_back({position * 2, position, table.data()});
+    EXPECT_TRUE(pass->run(rows).ok());
+    const std::vector<std::int32_t> picked = {0, 20, 49};
+    const float* out = pass->logits(picked).value();
+    return bits({out, static_cast<std::size_t>(3 * padded_vocabulary(101))});
+  };
+  for (const bool two_bytes : {false, true}) {
+    const auto expected = logits(scalar_kernels(two_bytes));
+    for (const auto& [name, kernels] : vector_kernels(two_bytes)) EXPECT_EQ(logits(kernels), expected) << name;
+  }
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,60 @@
+// kernels_avx512.cc once more, with each AVX-512 instruction emulated, so that a machine without AVX-512 tests the same
+// source. Part of the tests only; needs AVX2 and FMA, since SIMDe emulates a fused operation by two without them.
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512.h>
+#include <simde/x86/fma.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+template <typename T, typename Vector>
+struct Lanes {
+  static constexpr int kCount = sizeof(Vector) / sizeof(T);
+  T lane[kCount];
+  explicit Lanes(Vector v) { std::memcpy(lane, &v, sizeof(v)); }
+};
+
+// Conversions that SIMDe 0.7 lacks, lane by lane.
+template <typename To, typename ToVector, typename From, typename FromVector, typename Convert>
+ToVector convert(FromVector x, Convert each) {
+  const Lanes<From, FromVector> from(x);
+  To to[sizeof(ToVector) / sizeof(To)];
+  for (int i = 0; i < Lanes<From, FromVector>::kCount; ++i) to[i] = static_cast<To>(each(from.lane[i]));
+  ToVector out;
+  std::memcpy(&out, to, sizeof(out));
+  return out;
+}
+const auto kSame = [](auto x) { return x; };
+
+inline simde__m512i shim_cvtepu16_epi32(simde__m256i x) {
+  return convert<std::int32_t, simde__m512i, std::uint16_t>(x, kSame);
+}
+inline simde__m512i shim_cvtepi16_epi32(simde__m256i x) {
+  return convert<std::int32_t, simde__m512i, std::int16_t>(x, kSame);
+}
+inline simde__m512i shim_cvttps_epi32(simde__m512 x) { return convert<std::int32_t, simde__m512i, float>(x, kSame); }
+inline simde__m512i shim_cvtps_epi32(simde__m512 x) {
+  return convert<std::int32_t, simde__m512i, float>(x, [](float v) { return std::lrintf(v); });
+}
+inline simde__m512 shim_cvtepi32_ps(simde__m512i x) { return convert<float, simde__m512, std::int32_t>(x, kSame); }
+inline simde__m128i shim_cvtepi32_epi8(simde__m512i x) {
+  return convert<std::int8_t, simde__m128i, std::int32_t>(x, kSame);
+}
+
+}  // namespace
+
+#define _mm512_cvtepu16_epi32 shim_cvtepu16_epi32
+#define _mm512_cvtepi16_epi32 shim_cvtepi16_epi32
+#define _mm512_cvttps_epi32 shim_cvttps_epi32
+#define _mm512_cvtps_epi32 shim_cvtps_epi32
+#define _mm512_cvtepi32_ps shim_cvtepi32_ps
+#define _mm512_cvtepi32_epi8 shim_cvtepi32_epi8
+
+#define __mmask16 simde__mmask16
+
+#define FLOTILLA_SIMDE
+#define avx512_kernels emulated_avx512_kernels
+#include "engine/kernels_avx512.cc"
