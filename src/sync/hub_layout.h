@@ -27,6 +27,7 @@ struct HubLayout {
     return prefix + "/events/" + writer + "/" + padded(segment);
   }
   std::string workers() const { return prefix + "/workers/"; }
+  std::string weights_folder() const { return prefix + "/weights/"; }
   std::string worker_status(const WorkerId& worker) const { return workers() + worker.value() + "/status"; }
 };
 

@@ -29,9 +29,9 @@ struct PublishReport {
   std::int64_t total = 0;
 };
 
-// The learner's side of weight sync. Order: payloads, read back size and digest, manifest, then `head` conditionally, so
-// that a reader never sees a version that is not whole. A number that was once written is never used again: after a crash
-// between payload and head, the next free number is taken. One thread.
+// The learner's side of weight sync. Order: payloads, read back size and digest, manifest, then `head` conditionally,
+// so that a reader never sees a version that is not whole. A number that was once written is never used again: after a
+// crash between payload and head, the next free number is taken. One thread.
 class Publisher {
  public:
   // Takes over the run's `head` with a generation above the one found there (or none). failed_precondition when a newer
@@ -42,9 +42,13 @@ class Publisher {
   virtual ~Publisher() = default;
 
   // Publishes the state as the next version: a delta against the last version that this publisher published, and an
-  // anchor when one is due or when there is no such version. On failure nothing changed for readers and it may be called again.
+  // anchor when one is due or when there is no such version. On failure it may be called again, with the same or
+  // another state. After unavailable or deadline_exceeded readers may see the version all the same; the next call finds
+  // out, and returns its report when the state is the same. Waits for nothing: how long to wait for a hub is for the
+  // caller.
   virtual Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) = 0;
-  // Rewrites `head` with another state or wish; the version stays. Does nothing when both are as they are.
+  // Rewrites `head` with another state or wish; the version stays. Does nothing when both are as they are; before the
+  // first version they are kept for the first head.
   virtual Status update_head(RunState state, std::int64_t wanted) = 0;
   // As last written or found; nullopt before the first version.
   virtual std::optional<Head> head() const = 0;

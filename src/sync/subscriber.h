@@ -18,14 +18,14 @@ struct PulledVersion {
   Version version;
   Sha256Digest state_digest;
   std::shared_ptr<const GridState> state;
-  std::uint64_t bytes = 0;     // fetched for it
-  std::string path;            // "delta 4, delta 5" or "anchor 0, delta 1"
+  std::uint64_t bytes = 0;  // fetched for it
+  std::string path;         // "delta 4, delta 5" or "anchor 0, delta 1"
 };
 
-// A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes the
-// cheapest path by bytes (deltas from what it holds, or an anchor and the deltas after it), and checks size and SHA-256 of
-// each object and the digest of the state. Bad bytes are fetched once more, then the anchor is taken; a wrong state digest
-// after that is data_loss. A failed pull leaves the held version as it was. One thread.
+// A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes
+// the cheapest path by bytes (deltas from what it holds, or an anchor and the deltas after it), and checks size and
+// SHA-256 of each object and the digest of the state. Bad bytes are fetched once more, then the anchor is taken; a
+// wrong state digest after that is data_loss. A failed pull leaves the held version as it was. One thread.
 class Subscriber {
  public:
   static std::unique_ptr<Subscriber> create(ObjectStore& store, HubLayout layout, ModelDescription description,

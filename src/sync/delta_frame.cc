@@ -1,0 +1,105 @@
+#include "sync/delta_frame.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+#include <zstd.h>
+
+#include "base/hashing.h"
+#include "model/grid.h"
+#include "sync/delta.h"
+#include "sync/signed_json.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::array<std::uint8_t, 4> kMagic = {'F', 'D', 'L', 'T'};
+constexpr std::size_t kHeaderBytes = 16;  // magic, codec, zero, raw size
+constexpr std::size_t kChecksumBytes = 8;
+constexpr std::size_t kLengthsBytes = 8 * kDeltaStreams;
+// Streams of nearly random gaps and signs gain nothing from longer searches: level 19 saves less than 1 %.
+constexpr int kZstdLevel = 3;
+
+// No delta of this model has more bytes before compression: at most one entry an integer, gaps of a tensor sum to its
+// size, so that a varint beyond one byte is paid for by 127 positions without one.
+std::uint64_t raw_bytes_max(const ModelDescription& description) {
+  std::uint64_t bytes = kLengthsBytes;
+  for (const TensorSpec& spec : description.tensors) {
+    const auto size = static_cast<std::uint64_t>(spec.size());
+    const auto groups = static_cast<std::uint64_t>(spec.rows * groups_of(spec.cols));
+    bytes += 20;  // counts: two varints
+    bytes +=
+        spec.kind == TensorKind::kMatrix ? 5 * size + 4 * groups : 7 * size + 4;  // gap 2, step 2 or 3, whole 1 or 2
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Bytes write_delta_frame(const DeltaStreams& streams) {
+  ByteWriter raw;
+  for (const Bytes& stream : streams) raw.put(static_cast<std::uint64_t>(stream.size()));
+  for (const Bytes& stream : streams) raw.put_bytes(stream);
+  const Bytes content = std::move(raw).take();
+
+  ByteWriter frame;
+  frame.put_bytes(kMagic);
+  frame.put(static_cast<std::uint16_t>(kDeltaCodec));
+  frame.put(std::uint16_t{0});
+  frame.put(static_cast<std::uint64_t>(content.size()));
+  Bytes compressed(ZSTD_compressBound(content.size()));
+  const std::size_t size =
+      ZSTD_compress(compressed.data(), compressed.size(), content.data(), content.size(), kZstdLevel);
+  FLOTILLA_CHECK(!ZSTD_isError(size));
+  frame.put_bytes(ByteSpan(compressed).first(size));
+  Bytes bytes = std::move(frame).take();
+  const std::uint64_t checksum = xxh3_64(bytes);
+  const ByteSpan tail = as_bytes(std::span<const std::uint64_t>(&checksum, 1));
+  bytes.insert(bytes.end(), tail.begin(), tail.end());
+  return bytes;
+}
+
+Result<DeltaFrame> read_delta_frame(const ModelDescription& description, ByteSpan bytes) {
+  ByteReader header(bytes);
+  FLOTILLA_ASSIGN_OR_RETURN(const ByteSpan magic, header.get_bytes(kMagic.size()));
+  if (!std::ranges::equal(magic, kMagic)) return data_loss("does not begin as a delta does");
+  FLOTILLA_ASSIGN_OR_RETURN(const auto codec, header.get<std::uint16_t>());
+  if (codec > kDeltaCodec) return upgrade_needed("the codec", std::to_string(codec), kDeltaCodec);
+  FLOTILLA_ASSIGN_OR_RETURN(const auto zero, header.get<std::uint16_t>());
+  FLOTILLA_ASSIGN_OR_RETURN(const auto raw_size, header.get<std::uint64_t>());
+  if (bytes.size() < kHeaderBytes + kChecksumBytes) return data_loss(fmt::format("has only {} bytes", bytes.size()));
+  std::uint64_t checksum;
+  std::memcpy(&checksum, bytes.data() + bytes.size() - kChecksumBytes, kChecksumBytes);
+  if (xxh3_64(bytes.first(bytes.size() - kChecksumBytes)) != checksum) return data_loss("the checksum does not fit");
+  if (codec != kDeltaCodec || zero != 0) return data_loss(fmt::format("codec {}, reserved field {}", codec, zero));
+  const std::uint64_t most = raw_bytes_max(description);
+  if (raw_size < kLengthsBytes || raw_size > most) {
+    return data_loss(fmt::format("{} bytes before compression; expected {} to {}", raw_size, kLengthsBytes, most));
+  }
+
+  const ByteSpan compressed = bytes.subspan(kHeaderBytes, bytes.size() - kHeaderBytes - kChecksumBytes);
+  // One frame that says its size and fills the place it has.
+  if (ZSTD_getFrameContentSize(compressed.data(), compressed.size()) != raw_size ||
+      ZSTD_findFrameCompressedSize(compressed.data(), compressed.size()) != compressed.size()) {
+    return data_loss("the zstd frame is not of the size that the header says");
+  }
+  DeltaFrame frame;
+  frame.raw.resize(raw_size);
+  const std::size_t size = ZSTD_decompress(frame.raw.data(), raw_size, compressed.data(), compressed.size());
+  if (ZSTD_isError(size)) return data_loss(fmt::format("zstd: {}", ZSTD_getErrorName(size)));
+  if (size != raw_size) return data_loss(fmt::format("{} bytes after decompression; expected {}", size, raw_size));
+
+  ByteReader reader(frame.raw);
+  std::array<std::uint64_t, kDeltaStreams> lengths;
+  for (std::uint64_t& length : lengths) {
+    FLOTILLA_ASSIGN_OR_RETURN(length, reader.get<std::uint64_t>());
+  }
+  for (int i = 0; i < kDeltaStreams; ++i) {
+    FLOTILLA_ASSIGN_OR_RETURN(frame.streams[i], reader.get_bytes(lengths[i]).with_context(fmt::format("stream {}", i)));
+  }
+  if (reader.remaining() != 0) return data_loss(fmt::format("{} bytes after the last stream", reader.remaining()));
+  return frame;
+}
+
+}  // namespace flotilla

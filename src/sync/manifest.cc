@@ -1,0 +1,131 @@
+#include "sync/manifest.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "sync/delta.h"
+#include "sync/signed_json.h"
+
+namespace flotilla {
+namespace {
+
+constexpr const char* kKind = "manifest";
+constexpr std::uint64_t kMax63 = std::numeric_limits<std::int64_t>::max();
+
+std::uint64_t chunks_of(std::uint64_t size) { return (size + kChunkBytes - 1) / kChunkBytes; }
+
+nlohmann::json object_to_json(const StoredObject& object) {
+  nlohmann::json chunks = nlohmann::json::array();
+  for (const Sha256Digest& chunk : object.chunks) chunks.push_back(chunk.to_hex());
+  return {{"size", object.size}, {"sha256", object.sha256.to_hex()}, {"chunks", std::move(chunks)}};
+}
+
+StoredObject read_object(JsonFields& fields) {
+  StoredObject object;
+  object.size = fields.number("size", 1, kMax63);
+  object.sha256 = fields.digest("sha256");
+  const nlohmann::json& chunks = fields.member("chunks");
+  if (!chunks.is_array() || chunks.size() != chunks_of(object.size)) {
+    fields.fail("chunks", fmt::format("is not a list of {} digests", chunks_of(object.size)));
+    return object;
+  }
+  for (const nlohmann::json& chunk : chunks) {
+    auto digest = chunk.is_string() ? Sha256Digest::from_hex(chunk.get<std::string>()) : data_loss("not a string");
+    if (!digest.ok()) {
+      fields.fail("chunks", "has an entry that is not a SHA-256 in hex");
+      return object;
+    }
+    object.chunks.push_back(*digest);
+  }
+  return object;
+}
+
+}  // namespace
+
+StoredObject describe_object(ByteSpan bytes) {
+  StoredObject object{bytes.size(), sha256(bytes), {}};
+  for (std::uint64_t at = 0; at < bytes.size(); at += kChunkBytes) {
+    object.chunks.push_back(sha256(bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at))));
+  }
+  return object;
+}
+
+Status check_object(const StoredObject& object, ByteSpan bytes) {
+  if (bytes.size() != object.size)
+    return data_loss(fmt::format("has {} bytes; expected {}", bytes.size(), object.size));
+  if (sha256(bytes) != object.sha256) {
+    return data_loss(fmt::format("has the SHA-256 {}; expected {}", sha256(bytes).to_hex(), object.sha256.to_hex()));
+  }
+  return ok_status();
+}
+
+std::string manifest_to_json(const Manifest& manifest, const SigningKey& key) {
+  nlohmann::json body = {
+      {"manifest_format", kManifestFormat},
+      {"run", manifest.run},
+      {"version", manifest.version.value()},
+      {"generation", manifest.generation.value()},
+      {"state", manifest.state.to_hex()},
+      {"changed", static_cast<std::uint64_t>(manifest.changed)},
+      {"total", static_cast<std::uint64_t>(manifest.total)},
+      {"optimizer_step", manifest.optimizer_step},
+      {"time_ms", static_cast<std::uint64_t>(manifest.time.count())},
+  };
+  if (manifest.delta) {
+    nlohmann::json delta = object_to_json(manifest.delta->object);
+    delta["codec"] = manifest.delta->codec;
+    delta["base"] = manifest.delta->base.value();
+    delta["base_state"] = manifest.delta->base_state.to_hex();
+    body["delta"] = std::move(delta);
+  }
+  if (manifest.anchor) body["anchor"] = object_to_json(*manifest.anchor);
+  return sign_json(kKind, body, key);
+}
+
+Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& learner) {
+  if (text.size() > kManifestBytesMax) {
+    return data_loss(fmt::format("manifest has {} bytes; at most {}", text.size(), kManifestBytesMax));
+  }
+  FLOTILLA_ASSIGN_OR_RETURN(const SignedJson document,
+                            open_signed_json(text, "manifest_format", kManifestFormat).with_context("manifest"));
+  FLOTILLA_RETURN_IF_ERROR(check_signed_json(kKind, document, learner).with_context("manifest"));
+
+  JsonFields fields(document.body);
+  Manifest manifest;
+  fields.number("manifest_format", kManifestFormat, kManifestFormat);
+  manifest.run = fields.text("run", 512);
+  manifest.version = Version(fields.number("version", 0, kMax63));
+  manifest.generation = Generation(fields.number("generation", 1, kMax63));
+  manifest.state = fields.digest("state");
+  manifest.total = static_cast<std::int64_t>(fields.number("total", 0, kMax63));
+  manifest.changed = static_cast<std::int64_t>(fields.number("changed", 0, static_cast<std::uint64_t>(manifest.total)));
+  manifest.optimizer_step = fields.number("optimizer_step", 0, kMax63);
+  manifest.time = std::chrono::milliseconds(fields.number("time_ms", 0, kMax63));
+  if (fields.has("delta")) {
+    JsonFields delta(fields.member("delta"), "delta.");
+    if (const std::uint64_t codec = delta.number("codec", 1, kMax63); codec > kDeltaCodec) {
+      return upgrade_needed("manifest: the delta's codec", std::to_string(codec), kDeltaCodec);
+    }
+    manifest.delta.emplace();
+    manifest.delta->codec = kDeltaCodec;
+    manifest.delta->base = Version(delta.number("base", 0, kMax63));
+    manifest.delta->base_state = delta.digest("base_state");
+    manifest.delta->object = read_object(delta);
+    if (manifest.delta->base >= manifest.version) delta.fail("base", "is not below the version");
+    FLOTILLA_RETURN_IF_ERROR(delta.finish().with_context("manifest"));
+  } else if (manifest.changed != 0) {
+    fields.fail("changed", "is not 0, although there is no delta");
+  }
+  if (fields.has("anchor")) {
+    JsonFields anchor(fields.member("anchor"), "anchor.");
+    manifest.anchor = read_object(anchor);
+    FLOTILLA_RETURN_IF_ERROR(anchor.finish().with_context("manifest"));
+  }
+  FLOTILLA_RETURN_IF_ERROR(fields.finish().with_context("manifest"));
+  if (!manifest.delta && !manifest.anchor) return data_loss("manifest: neither a delta nor an anchor");
+  return manifest;
+}
+
+}  // namespace flotilla

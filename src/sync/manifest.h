@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hashing.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "sync/signing.h"
+
+namespace flotilla {
+
+inline constexpr int kManifestFormat = 1;
+inline constexpr std::uint64_t kChunkBytes = 1 << 20;
+inline constexpr std::size_t kManifestBytesMax = 16 << 20;
+
+// An object by its content. chunks[i] is the SHA-256 of bytes [i * kChunkBytes, (i + 1) * kChunkBytes), the last one
+// shorter: who holds a part can fetch and check a part.
+struct StoredObject {
+  std::uint64_t size = 0;  // > 0
+  Sha256Digest sha256;
+  std::vector<Sha256Digest> chunks;
+
+  bool operator==(const StoredObject&) const = default;
+};
+StoredObject describe_object(ByteSpan bytes);
+// data_loss that says which size or chunk is not as described.
+Status check_object(const StoredObject& object, ByteSpan bytes);
+
+// What changes lead from another version to this one.
+struct DeltaObject {
+  StoredObject object;
+  int codec = 0;
+  Version base;
+  Sha256Digest base_state;
+
+  bool operator==(const DeltaObject&) const = default;
+};
+
+// What a version is: trust in its bytes, wherever they come from, begins here. At least one of delta and anchor is
+// there.
+struct Manifest {
+  std::string run;  // "<owner>/<run>"
+  Version version;
+  Generation generation;
+  Sha256Digest state;  // state_digest()
+  std::optional<DeltaObject> delta;
+  std::optional<StoredObject> anchor;
+  std::int64_t changed = 0;  // integers that differ from the delta's base; 0 without a delta
+  std::int64_t total = 0;    // integers in all
+  std::uint64_t optimizer_step = 0;
+  std::chrono::milliseconds time{0};  // wall clock of the learner, since 1970
+
+  bool operator==(const Manifest&) const = default;
+};
+
+std::string manifest_to_json(const Manifest& manifest, const SigningKey& key);
+// permission_denied when another key signed it; failed_precondition when its format or codec is newer than this
+// program; data_loss for anything else.
+Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& learner);
+
+}  // namespace flotilla

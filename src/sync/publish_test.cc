@@ -1,0 +1,516 @@
+// Publisher and subscriber over one hub, without faults and with single ones. hub_simulation_test.cc has the rest.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "store/fault_store.h"
+#include "sync/manifest.h"
+#include "sync/publisher.h"
+#include "sync/subscriber.h"
+#include "sync/test_model.h"
+
+namespace flotilla {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PublishTest : public ::testing::Test {
+ protected:
+  Result<std::unique_ptr<Publisher>> open(ObjectStore& store, std::int64_t anchor_every = 20) {
+    return Publisher::open(store, layout_, description_, test_key(), {anchor_every}, null_event_sink());
+  }
+  std::unique_ptr<Publisher> publisher(std::int64_t anchor_every = 20) { return open(*store_, anchor_every).value(); }
+  std::unique_ptr<Subscriber> subscriber(ObjectStore& store) {
+    return Subscriber::create(store, layout_, description_, test_key()->public_key(), null_event_sink());
+  }
+  std::unique_ptr<Subscriber> subscriber() { return subscriber(*store_); }
+  GridState next(const GridState& state) {
+    return changed_state(description_, state, {.integers = 0.01, .vectors = 0.05, .scales = 0.002}, random_);
+  }
+  Result<PulledVersion> pull(Subscriber& subscriber) {
+    FLOTILLA_RETURN_IF_ERROR(subscriber.poll().status());
+    return subscriber.pull();
+  }
+  Result<std::string> overwrite(const std::string& key, std::string_view text) {
+    FLOTILLA_RETURN_IF_ERROR(store_->put(key, as_bytes(text)).status());
+    return key;
+  }
+  // Flips one bit of an object on the hub.
+  void damage(const std::string& key) {
+    Bytes bytes = store_->get(key)->bytes;
+    bytes[bytes.size() / 2] ^= 4;
+    ASSERT_TRUE(store_->put(key, bytes).ok());
+  }
+
+  const HubLayout layout_{"owner/run"};
+  const ModelDescription description_ = test_description();
+  const std::unique_ptr<ObjectStore> store_ = make_memory_store();
+  PhiloxStream random_{11, 0};
+};
+
+TEST_F(PublishTest, TheFirstVersionIsAnAnchorAndTheNextADelta) {
+  const auto learner = publisher();
+  EXPECT_EQ(learner->head(), std::nullopt);
+  const GridState zero = random_state(description_, random_);
+  const auto first = learner->publish(zero, 0);
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  EXPECT_EQ(first->version, Version(0));
+  EXPECT_EQ(first->state, state_digest(description_, zero));
+  EXPECT_GT(first->anchor_bytes, 0u);
+  EXPECT_EQ(first->delta_bytes, 0u);
+
+  const GridState one = next(zero);
+  const auto second = learner->publish(one, 5);
+  ASSERT_TRUE(second.ok()) << second.status().to_string();
+  EXPECT_EQ(second->version, Version(1));
+  EXPECT_EQ(second->anchor_bytes, 0u);
+  EXPECT_GT(second->delta_bytes, 0u);
+  EXPECT_GT(second->changed, 0);
+  EXPECT_EQ(second->total, description_.tensors[0].size() + 150 + 5 * 64 + 1 + 3);
+  EXPECT_EQ(learner->head()->version, Version(1));
+
+  const auto manifest =
+      manifest_from_json(as_text(store_->get(layout_.manifest(Version(1)))->bytes), test_key()->public_key());
+  ASSERT_TRUE(manifest.ok()) << manifest.status().to_string();
+  EXPECT_EQ(manifest->optimizer_step, 5u);
+  EXPECT_EQ(manifest->delta->base, Version(0));
+  EXPECT_EQ(manifest->state, second->state);
+  EXPECT_FALSE(manifest->anchor);
+}
+
+TEST_F(PublishTest, ASubscriberFollowsByDeltas) {
+  const auto learner = publisher();
+  const auto worker = subscriber();
+  EXPECT_EQ(worker->poll().status().code(), StatusCode::kNotFound);
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(*pulled->state, state);
+  EXPECT_EQ(pulled->path, "anchor 0");
+
+  state = next(state);
+  ASSERT_TRUE(learner->publish(state, 1).ok());
+  state = next(state);
+  const auto report = learner->publish(state, 2);
+  ASSERT_TRUE(report.ok());
+  pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(*pulled->state, state);
+  EXPECT_EQ(pulled->version, Version(2));
+  EXPECT_EQ(pulled->state_digest, report->state);
+  EXPECT_EQ(pulled->path, "delta 1, delta 2");
+  EXPECT_EQ(worker->held()->version, Version(2));
+}
+
+TEST_F(PublishTest, PullingAgainFetchesNothing) {
+  ASSERT_TRUE(publisher()->publish(random_state(description_, random_), 0).ok());
+  std::string calls;
+  FaultStore counted(*store_, {}, 1, [&](const StoreCall& call) {
+    calls += call.key;
+    return ok_status();
+  });
+  const auto worker = subscriber(counted);
+  const auto first = pull(*worker);
+  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE(worker->poll().ok());
+  calls.clear();
+  const auto second = worker->pull();
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->state, first->state);
+  EXPECT_EQ(calls, "");
+}
+
+TEST_F(PublishTest, ALateWorkerTakesTheNewestAnchorAndTheDeltasAfterIt) {
+  const auto learner = publisher(4);
+  GridState state = random_state(description_, random_);
+  std::vector<GridState> states;
+  for (int i = 0; i < 11; ++i) {
+    ASSERT_TRUE(learner->publish(state, i).ok());
+    states.push_back(state);
+    state = next(state);
+  }
+  const auto worker = subscriber();
+  const auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok());
+  EXPECT_EQ(pulled->path, "anchor 8, delta 9, delta 10");
+  for (int i = 0; i < 11; ++i) {
+    const auto fetched = worker->fetch(Version(i));
+    ASSERT_TRUE(fetched.ok()) << fetched.status().to_string();
+    EXPECT_EQ(*fetched->state, states[i]) << i << " by " << fetched->path;
+  }
+  EXPECT_EQ(worker->held()->version, Version(10));
+  EXPECT_EQ(worker->fetch(Version(11)).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(PublishTest, ALongWayOfDeltasGivesWayToAnAnchor) {
+  const auto learner = publisher(4);
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  const auto worker = subscriber();
+  ASSERT_TRUE(pull(*worker).ok());
+  // Every second integer changes: four deltas cost more than an anchor.
+  for (int i = 1; i < 5; ++i) {
+    state = changed_state(description_, state, {.integers = 0.5, .vectors = 0.5}, random_);
+    ASSERT_TRUE(learner->publish(state, i).ok());
+  }
+  const auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok());
+  EXPECT_EQ(pulled->path, "anchor 4");
+  EXPECT_EQ(*pulled->state, state);
+}
+
+TEST_F(PublishTest, ANewLearnerContinuesWithAnAnchorAtTheNextNumber) {
+  GridState state = random_state(description_, random_);
+  const auto worker = subscriber();
+  {
+    const auto learner = publisher();
+    ASSERT_TRUE(learner->publish(state, 0).ok());
+    ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  }
+  ASSERT_TRUE(pull(*worker).ok());
+  const auto learner = publisher();
+  EXPECT_EQ(learner->head()->generation, Generation(2));
+  EXPECT_EQ(learner->head()->version, Version(1));
+  state = next(state);  // from a checkpoint before version 1
+  const auto report = learner->publish(state, 1);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->version, Version(2));
+  EXPECT_GT(report->anchor_bytes, 0u);
+  EXPECT_EQ(report->delta_bytes, 0u);
+  const auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(*pulled->state, state);
+}
+
+TEST_F(PublishTest, AnOlderLearnerIsFenced) {
+  const auto old = publisher();
+  const GridState state = random_state(description_, random_);
+  ASSERT_TRUE(old->publish(state, 0).ok());
+  const auto learner = publisher();
+  const auto refused = old->publish(next(state), 1);
+  EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("must stop"));
+  EXPECT_EQ(old->update_head(RunState::kPaused, 3).code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(learner->publish(next(state), 1).ok());
+}
+
+TEST_F(PublishTest, OfTwoLearnersThatBeginARunOneIsRefused) {
+  const auto a = publisher();
+  const auto b = publisher();
+  const GridState state = random_state(description_, random_);
+  ASSERT_TRUE(a->publish(state, 0).ok());
+  EXPECT_EQ(b->publish(next(state), 0).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(b->publish(state, 0).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(a->publish(next(state), 1).ok());
+  EXPECT_EQ(*pull(*subscriber())->state, *subscriber()->fetch(a->head()->version)->state);
+}
+
+TEST_F(PublishTest, HeadCarriesStateAndWish) {
+  const auto learner = publisher();
+  ASSERT_TRUE(learner->update_head(RunState::kPaused, 7).ok());  // kept for the first head
+  EXPECT_EQ(learner->head(), std::nullopt);
+  ASSERT_TRUE(learner->publish(random_state(description_, random_), 0).ok());
+  const auto worker = subscriber();
+  EXPECT_EQ(worker->poll()->state, RunState::kPaused);
+  EXPECT_EQ(worker->poll()->wanted, 7);
+  ASSERT_TRUE(learner->update_head(RunState::kFinished, 0).ok());
+  EXPECT_EQ(worker->poll()->state, RunState::kFinished);
+  EXPECT_EQ(worker->poll()->wanted, 0);
+  const std::uint64_t sequence = learner->head()->sequence;
+  ASSERT_TRUE(learner->update_head(RunState::kFinished, 0).ok());
+  EXPECT_EQ(learner->head()->sequence, sequence);
+  EXPECT_EQ(learner->update_head(RunState::kRunning, -1).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(PublishTest, AnOlderHeadIsIgnored) {
+  const auto learner = publisher();
+  const GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  const Bytes old = store_->get(layout_.head())->bytes;
+  ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  const auto worker = subscriber();
+  ASSERT_EQ(worker->poll()->version, Version(1));
+  ASSERT_TRUE(store_->put(layout_.head(), old).ok());
+  const auto head = worker->poll();
+  ASSERT_TRUE(head.ok()) << head.status().to_string();
+  EXPECT_EQ(head->version, Version(1));
+  EXPECT_EQ(pull(*worker)->version, Version(1));
+}
+
+TEST_F(PublishTest, AForkedHeadStopsTheSubscriber) {
+  const auto learner = publisher();
+  ASSERT_TRUE(learner->publish(random_state(description_, random_), 0).ok());
+  const Head good = *learner->head();
+  const auto check = [&](const char* what, auto change) {
+    const auto worker = subscriber();
+    ASSERT_TRUE(store_->put(layout_.head(), as_bytes(head_to_json(good, *test_key()))).ok());
+    ASSERT_TRUE(worker->poll().ok());
+    Head forked = good;
+    ++forked.sequence;
+    change(forked);
+    ASSERT_TRUE(store_->put(layout_.head(), as_bytes(head_to_json(forked, *test_key()))).ok());
+    const auto head = worker->poll();
+    EXPECT_EQ(head.status().code(), StatusCode::kFailedPrecondition) << what;
+    EXPECT_THAT(head.status().message(), HasSubstr("two learners")) << what;
+  };
+  check("another writer of this generation", [](Head& head) { head.writer = "00000000000000ff"; });
+  check("another manifest of this version", [](Head& head) { head.manifest.bytes[0] ^= 1; });
+  check("the same sequence", [](Head& head) { --head.sequence, head.wanted = 5; });
+  const auto worker = subscriber();
+  Head newer = good;
+  newer.sequence += 5, newer.generation = Generation(9), newer.writer = "other", newer.version = Version(4);
+  ASSERT_TRUE(store_->put(layout_.head(), as_bytes(head_to_json(newer, *test_key()))).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  Head older = good;
+  older.sequence += 6;
+  ASSERT_TRUE(store_->put(layout_.head(), as_bytes(head_to_json(older, *test_key()))).ok());
+  EXPECT_EQ(worker->poll().status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(PublishTest, AHeadOfAnotherKeyOrRunIsRefused) {
+  Head head;
+  head.run = layout_.prefix;
+  head.generation = Generation(1);
+  head.sequence = 1;
+  head.writer = "0123456789abcdef";
+  ASSERT_TRUE(store_->put(layout_.head(), as_bytes(head_to_json(head, *other_key()))).ok());
+  EXPECT_EQ(subscriber()->poll().status().code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(open(*store_).status().code(), StatusCode::kPermissionDenied);
+  head.run = "owner/other";
+  ASSERT_TRUE(store_->put(layout_.head(), as_bytes(head_to_json(head, *test_key()))).ok());
+  EXPECT_EQ(subscriber()->poll().status().code(), StatusCode::kFailedPrecondition);
+  const auto opened = open(*store_);
+  EXPECT_EQ(opened.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(opened.status().message(), HasSubstr("owner/other"));
+}
+
+TEST_F(PublishTest, AHeadThatVanishesIsUnavailable) {
+  const auto learner = publisher();
+  ASSERT_TRUE(learner->publish(random_state(description_, random_), 0).ok());
+  const auto worker = subscriber();
+  ASSERT_TRUE(pull(*worker).ok());
+  ASSERT_TRUE(store_->remove(layout_.head()).ok());
+  EXPECT_EQ(worker->poll().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(worker->held()->version, Version(0));
+  EXPECT_EQ(learner->publish(random_state(description_, random_), 1).status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(PublishTest, ADamagedDeltaIsReplacedByAnAnchor) {
+  const auto learner = publisher(2);
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  const auto worker = subscriber();
+  ASSERT_TRUE(pull(*worker).ok());
+  for (int i = 1; i < 3; ++i) {
+    state = next(state);
+    ASSERT_TRUE(learner->publish(state, i).ok());
+  }
+  damage(layout_.delta(Version(1)));
+  auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(pulled->path, "anchor 2");
+  EXPECT_EQ(*pulled->state, state);
+  EXPECT_EQ(worker->fetch(Version(1)).status().code(), StatusCode::kDataLoss);
+
+  damage(layout_.anchor(Version(2)));
+  EXPECT_EQ(pull(*subscriber()).status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(PublishTest, AMissingDeltaIsReplacedByAnAnchor) {
+  const auto learner = publisher(2);
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  const auto worker = subscriber();
+  ASSERT_TRUE(pull(*worker).ok());
+  for (int i = 1; i < 4; ++i) {
+    state = next(state);
+    ASSERT_TRUE(learner->publish(state, i).ok());
+  }
+  ASSERT_TRUE(store_->remove(layout_.delta(Version(1))).ok());
+  const auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(pulled->path, "anchor 2, delta 3");
+  ASSERT_TRUE(store_->remove(layout_.anchor(Version(2))).ok());
+  EXPECT_FALSE(pull(*subscriber()).ok());
+}
+
+TEST_F(PublishTest, AFailedPullLeavesWhatIsHeld) {
+  const auto learner = publisher();
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  const auto worker = subscriber();
+  const auto held = pull(*worker);
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  damage(layout_.delta(Version(1)));
+  EXPECT_EQ(pull(*worker).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(worker->held()->version, Version(0));
+  EXPECT_EQ(worker->held()->state, held->state);
+  EXPECT_EQ(*worker->held()->state, state);
+}
+
+TEST_F(PublishTest, AReadThatWasCorruptOnItsWayIsRepeated) {
+  const auto learner = publisher();
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  int failures = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    FaultStore faulty(*store_, {.corrupt_read = 0.2}, seed);
+    const auto pulled = pull(*subscriber(faulty));
+    if (pulled.ok()) {
+      EXPECT_EQ(*pulled->state, state);
+    } else {
+      ++failures;
+    }
+  }
+  EXPECT_LT(failures, 60);
+}
+
+TEST_F(PublishTest, AWrongStateDigestIsDataLoss) {
+  // A learner whose manifest lies about the state, with objects that are what the manifest says.
+  const auto learner = publisher();
+  ASSERT_TRUE(learner->publish(random_state(description_, random_), 0).ok());
+  auto manifest =
+      manifest_from_json(as_text(store_->get(layout_.manifest(Version(0)))->bytes), test_key()->public_key()).value();
+  manifest.state.bytes[5] ^= 1;
+  Bytes anchor = store_->get(layout_.anchor(Version(0)))->bytes;
+  const std::string text = std::string(as_text(anchor));
+  const std::string honest =
+      learner->head() ? state_digest(description_, *subscriber()->fetch(Version(0))->state).to_hex() : "";
+  const std::size_t at = text.find(honest);
+  ASSERT_NE(at, std::string::npos);
+  const std::string lie = manifest.state.to_hex();
+  std::copy(lie.begin(), lie.end(), anchor.begin() + static_cast<std::ptrdiff_t>(at));
+  manifest.anchor = describe_object(anchor);
+  ASSERT_TRUE(store_->put(layout_.anchor(Version(0)), anchor).ok());
+  ASSERT_TRUE(overwrite(layout_.manifest(Version(0)), manifest_to_json(manifest, *test_key())).ok());
+  const auto fetched = subscriber()->fetch(Version(0));
+  EXPECT_EQ(fetched.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(fetched.status().message(), HasSubstr("state digest"));
+}
+
+TEST_F(PublishTest, AManifestOfAnotherVersionIsRefused) {
+  const auto learner = publisher();
+  const GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  const auto other = store_->get(layout_.manifest(Version(0)));
+  ASSERT_TRUE(store_->put(layout_.manifest(Version(1)), other->bytes).ok());
+  EXPECT_EQ(subscriber()->fetch(Version(1)).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(pull(*subscriber()).status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(PublishTest, LeftoversOfADeadLearnerAreSteppedOver) {
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(publisher()->publish(state, 0).ok());
+  // It died with payload and manifest of 1 to 3 written and head not moved.
+  ASSERT_TRUE(overwrite(layout_.delta(Version(1)), "delta").ok());
+  ASSERT_TRUE(overwrite(layout_.anchor(Version(2)), "anchor").ok());
+  ASSERT_TRUE(overwrite(layout_.manifest(Version(3)), "manifest").ok());
+  const auto learner = publisher();
+  const auto report = learner->publish(next(state), 1);
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->version, Version(4));
+}
+
+TEST_F(PublishTest, AStartThatDiedBeforeTheFirstHeadIsRepeatedAsVersionZero) {
+  const GridState state = random_state(description_, random_);
+  std::uint64_t operations = 0;
+  {
+    const auto hub = make_memory_store();
+    FaultStore probe(*hub, {}, 1);
+    ASSERT_TRUE(open(probe).value()->publish(state, 0).ok());
+    operations = probe.operations();
+  }
+  for (std::uint64_t at = 0; at < operations; ++at) {
+    for (const CrashPoint point : {CrashPoint::kBefore, CrashPoint::kAfter}) {
+      const auto hub = make_memory_store();
+      FaultStore dying(*hub, {}, 1);
+      dying.crash_at(at, point);
+      if (auto doomed = open(dying); doomed.ok()) {
+        EXPECT_FALSE((*doomed)->publish(state, 0).ok());
+      }
+      auto learner = open(*hub);
+      ASSERT_TRUE(learner.ok());
+      if ((*learner)->head()) continue;  // it died after head
+      const auto report = (*learner)->publish(state, 0);
+      ASSERT_TRUE(report.ok()) << report.status().to_string();
+      EXPECT_EQ(report->version, Version(0)) << "crash at " << at;
+    }
+  }
+}
+
+TEST_F(PublishTest, ARetryAfterALostAnswerReturnsTheVersionThatWasPublished) {
+  // Half of all answers are lost, half of those before anything happened.
+  const GridState zero = random_state(description_, random_);
+  const GridState one = next(zero);
+  int retries = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto hub = make_memory_store();
+    ASSERT_TRUE(open(*hub).value()->publish(zero, 0).ok());
+    FaultStore faulty(*hub, {.error = 0.25, .lost_answer = 0.25}, seed);
+    auto learner = open(faulty);
+    if (!learner.ok()) continue;
+    auto report = (*learner)->publish(one, 1);
+    for (; !report.ok(); report = (*learner)->publish(one, 1)) {
+      ASSERT_EQ(report.status().code(), StatusCode::kUnavailable) << report.status().to_string();
+      ASSERT_LT(++retries, 2000);
+    }
+    EXPECT_EQ(report->version, Version(1)) << "seed " << seed;
+    const auto pulled = pull(*subscriber(*hub));
+    ASSERT_TRUE(pulled.ok());
+    EXPECT_EQ(pulled->version, report->version);
+    EXPECT_EQ(*pulled->state, one);
+  }
+  EXPECT_GT(retries, 20);
+}
+
+TEST_F(PublishTest, FullAndReadOnlyHubsSaySo) {
+  const GridState state = random_state(description_, random_);
+  for (const Status& refusal :
+       {resource_exhausted("no space left on device"), permission_denied("read-only file system")}) {
+    bool refuse = true;
+    const auto hub = make_memory_store();
+    FaultStore store(*hub, {}, 1, [&](const StoreCall& call) {
+      return refuse && call.operation.starts_with("put") ? refusal : ok_status();
+    });
+    const auto learner = open(store).value();
+    const auto report = learner->publish(state, 0);
+    EXPECT_EQ(report.status().code(), refusal.code());
+    EXPECT_THAT(report.status().message(), HasSubstr(refusal.message()));
+    EXPECT_THAT(report.status().message(), HasSubstr("version 0"));
+    refuse = false;
+    EXPECT_EQ(learner->publish(state, 0)->version, Version(0));
+    refuse = true;
+    EXPECT_EQ(learner->update_head(RunState::kFinished, 0).code(), refusal.code());
+    EXPECT_EQ(open(store).status().code(), refusal.code());
+  }
+}
+
+TEST_F(PublishTest, BadArgumentsAreErrors) {
+  EXPECT_EQ(open(*store_, 0).status().code(), StatusCode::kInvalidArgument);
+  const auto learner = publisher();
+  EXPECT_EQ(learner->publish(GridState{}, 0).status().code(), StatusCode::kDataLoss);
+  GridState state = random_state(description_, random_);
+  state.tensors[0].q[3] = -128;
+  EXPECT_EQ(learner->publish(state, 0).status().code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(list_all(*store_, "")->empty());
+}
+
+TEST_F(PublishTest, ArtifactsAreFoundByTheirContent) {
+  const auto digest = put_artifact(*store_, layout_, as_bytes("tokenizer"));
+  ASSERT_TRUE(digest.ok());
+  EXPECT_EQ(*digest, sha256("tokenizer"));
+  EXPECT_EQ(*put_artifact(*store_, layout_, as_bytes("tokenizer")), *digest);
+  EXPECT_EQ(as_text(get_artifact(*store_, layout_, *digest).value()), "tokenizer");
+  EXPECT_EQ(get_artifact(*store_, layout_, sha256("other")).status().code(), StatusCode::kNotFound);
+  damage(layout_.artifact(*digest));
+  EXPECT_EQ(get_artifact(*store_, layout_, *digest).status().code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(put_artifact(*store_, layout_, as_bytes("tokenizer")).ok());  // repairs it
+  EXPECT_EQ(as_text(get_artifact(*store_, layout_, *digest).value()), "tokenizer");
+}
+
+}  // namespace
+}  // namespace flotilla

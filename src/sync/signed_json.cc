@@ -1,0 +1,140 @@
+#include "sync/signed_json.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "model/strict_json.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kSignatureStart = ",\"signature\":\"";
+constexpr std::string_view kSignatureEnd = "\"}";
+constexpr std::size_t kSignatureText = 88;  // base64 of 64 bytes
+constexpr std::size_t kTail = kSignatureStart.size() + kSignatureText + kSignatureEnd.size();
+
+std::string message_of(std::string_view kind, std::string_view body) {
+  return fmt::format("flotilla {}\n{}", kind, body);
+}
+
+}  // namespace
+
+std::string sign_json(std::string_view kind, const nlohmann::json& body, const SigningKey& key) {
+  FLOTILLA_CHECK(body.is_object() && !body.empty());
+  std::string text = body.dump();
+  const Signature signature = key.sign(as_bytes(message_of(kind, text)));
+  text.pop_back();
+  text += kSignatureStart;
+  text += base64(signature);
+  text += kSignatureEnd;
+  return text;
+}
+
+Result<SignedJson> open_signed_json(std::string_view text, const char* format_field, int format) {
+  const std::string_view tail = text.size() < kTail ? std::string_view{} : text.substr(text.size() - kTail);
+  if (!tail.starts_with(kSignatureStart) || !tail.ends_with(kSignatureEnd)) {
+    // A later format may sign otherwise: look at its number before calling it broken.
+    const auto other = parse_strict_json(text);
+    if (other.ok() && other->is_object() && other->contains(format_field) && (*other)[format_field] != format) {
+      return upgrade_needed(format_field, (*other)[format_field].dump(), format);
+    }
+    return data_loss("does not end with a signature");
+  }
+  SignedJson document;
+  FLOTILLA_ASSIGN_OR_RETURN(const Bytes signature, from_base64(tail.substr(kSignatureStart.size(), kSignatureText)));
+  if (signature.size() != document.signature.size()) {
+    return data_loss(fmt::format("a signature of {} bytes; expected {}", signature.size(), document.signature.size()));
+  }
+  std::copy(signature.begin(), signature.end(), document.signature.begin());
+  document.text = std::string(text.substr(0, text.size() - kTail)) + '}';
+  FLOTILLA_ASSIGN_OR_RETURN(document.body, parse_strict_json(document.text));
+  if (!document.body.is_object()) return data_loss("is not a JSON object");
+  if (document.body.contains(format_field) && document.body[format_field] != format) {
+    return upgrade_needed(format_field, document.body[format_field].dump(), format);
+  }
+  if (document.body.dump() != document.text) return data_loss("is not in canonical form");
+  return document;
+}
+
+Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key) {
+  return verify_signature(key, as_bytes(message_of(kind, document.text)), document.signature);
+}
+
+Status upgrade_needed(std::string_view what, std::string_view found, int known) {
+  return failed_precondition(
+      fmt::format("{} is {}, this program knows {}: upgrade flotilla", what, found.substr(0, 40), known));
+}
+
+JsonFields::JsonFields(const nlohmann::json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {
+  if (!object_.is_object()) status_ = data_loss(prefix_ + "is not an object");
+}
+
+const nlohmann::json& JsonFields::member(const char* name) {
+  static const nlohmann::json kNull;
+  read_.insert(name);
+  const auto found = object_.is_object() ? object_.find(name) : object_.end();
+  if (found == object_.end()) {
+    fail(name, "is missing");
+    return kNull;
+  }
+  return *found;
+}
+
+void JsonFields::fail(const char* name, std::string_view why) {
+  if (status_.ok()) status_ = data_loss(fmt::format("field {}{} {}", prefix_, name, why));
+}
+
+std::string JsonFields::text(const char* name, std::size_t longest) {
+  const nlohmann::json& value = member(name);
+  if (!value.is_string()) {
+    fail(name, "is not a string");
+    return {};
+  }
+  auto text = value.get<std::string>();
+  if (text.size() > longest) fail(name, fmt::format("has {} bytes; at most {}", text.size(), longest));
+  return text;
+}
+
+std::uint64_t JsonFields::number(const char* name, std::uint64_t smallest, std::uint64_t largest) {
+  const nlohmann::json& value = member(name);
+  if (!value.is_number_unsigned()) {
+    fail(name, "is not a whole number");
+    return smallest;
+  }
+  const auto number = value.get<std::uint64_t>();
+  if (number < smallest || number > largest) {
+    fail(name, fmt::format("is {}; expected {} to {}", number, smallest, largest));
+    return smallest;
+  }
+  return number;
+}
+
+double JsonFields::real(const char* name) {
+  const nlohmann::json& value = member(name);
+  if (!value.is_number()) {
+    fail(name, "is not a number");
+    return 0;
+  }
+  return value.get<double>();
+}
+
+Sha256Digest JsonFields::digest(const char* name) {
+  auto digest = Sha256Digest::from_hex(text(name, 64));
+  if (!digest.ok()) {
+    fail(name, "is not a SHA-256 in hex");
+    return {};
+  }
+  return *digest;
+}
+
+Status JsonFields::finish() const {
+  if (!status_.ok()) return status_;
+  for (const auto& [name, value] : object_.items()) {
+    if (!read_.contains(name)) return data_loss(fmt::format("unknown field {}{}", prefix_, name));
+  }
+  return ok_status();
+}
+
+}  // namespace flotilla

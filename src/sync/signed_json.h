@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/hashing.h"
+#include "base/status.h"
+#include "sync/signing.h"
+
+namespace flotilla {
+
+// Signed JSON (docs/formats/signed-json.md). The body is a JSON object as canonical text: keys in byte order, no white
+// space, one way to write each value. The document is the body with one more member at its end, "signature": base64 of
+// the Ed25519 signature over "flotilla KIND\n" and the body. KIND keeps a head from passing for a manifest.
+std::string sign_json(std::string_view kind, const nlohmann::json& body, const SigningKey& key);
+
+// A document taken apart, its signature not yet checked.
+struct SignedJson {
+  nlohmann::json body;
+  std::string text;  // of the body
+  Signature signature{};
+};
+
+// data_loss for anything that sign_json does not write; `format_field` must hold `format`, otherwise
+// failed_precondition that tells to upgrade, whatever the rest looks like.
+Result<SignedJson> open_signed_json(std::string_view text, const char* format_field, int format);
+Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key);
+
+// "KIND has ARITHMETIC 2, this program knows 1: upgrade flotilla": failed_precondition.
+Status upgrade_needed(std::string_view what, std::string_view found, int known);
+
+// Reads the members of an object one by one. The first failure is kept and named; later reads give default values.
+class JsonFields {
+ public:
+  // The object must outlive the reader.
+  explicit JsonFields(const nlohmann::json& object, std::string prefix = {});
+
+  bool has(const char* name) const { return object_.contains(name); }
+  std::string text(const char* name, std::size_t longest);
+  std::uint64_t number(const char* name, std::uint64_t smallest, std::uint64_t largest);
+  double real(const char* name);
+  Sha256Digest digest(const char* name);
+  // The member itself; null when missing.
+  const nlohmann::json& member(const char* name);
+  void fail(const char* name, std::string_view why);
+
+  // data_loss with the first failure, or with a member that nobody read.
+  Status finish() const;
+
+ private:
+  const nlohmann::json& object_;
+  std::string prefix_;
+  std::set<std::string, std::less<>> read_;
+  Status status_;
+};
+
+}  // namespace flotilla

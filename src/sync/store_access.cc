@@ -1,0 +1,63 @@
+#include "sync/store_access.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace flotilla {
+
+bool may_pass(const Status& status) {
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+}
+
+Result<Bytes> read_small(ObjectStore& store, std::string_view key, std::size_t limit) {
+  FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, store.get_range(key, 0, limit + 1));
+  if (bytes.size() > limit) return data_loss(fmt::format("'{}' has more than {} bytes", key, limit));
+  return bytes;
+}
+
+Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const StoredObject& object,
+                              std::uint64_t& fetched) {
+  Bytes bytes;
+  for (int attempt = 0; attempt < 2 && bytes.size() != object.size; ++attempt) {
+    // One byte more than there should be, to see a longer object.
+    FLOTILLA_ASSIGN_OR_RETURN(bytes, store.get_range(key, 0, object.size + 1));
+    fetched += bytes.size();
+  }
+  if (bytes.size() != object.size) {
+    return data_loss(fmt::format("'{}' has {} bytes; expected {}", key, bytes.size(), object.size));
+  }
+  for (std::size_t i = 0; i < object.chunks.size(); ++i) {
+    const std::uint64_t begin = i * kChunkBytes;
+    const std::uint64_t size = std::min(kChunkBytes, object.size - begin);
+    if (sha256(ByteSpan(bytes).subspan(begin, size)) == object.chunks[i]) continue;
+    FLOTILLA_ASSIGN_OR_RETURN(const Bytes again, store.get_range(key, begin, size));
+    fetched += again.size();
+    if (again.size() != size || sha256(again) != object.chunks[i]) {
+      return data_loss(fmt::format("'{}': bytes {} to {} do not match their SHA-256", key, begin, begin + size));
+    }
+    std::ranges::copy(again, bytes.begin() + static_cast<std::ptrdiff_t>(begin));
+  }
+  FLOTILLA_RETURN_IF_ERROR(check_object(object, bytes).with_context(fmt::format("'{}'", key)));
+  return bytes;
+}
+
+Status create_verified(ObjectStore& store, std::string_view key, ByteSpan bytes) {
+  Status status;
+  for (int attempt = 0; attempt < kStoreAttempts; ++attempt) {
+    status = store.put_if_absent(key, bytes).status();
+    if (!status.ok() && status.code() != StatusCode::kAlreadyExists && !may_pass(status)) return status;
+    // Twice: a read that was corrupt on its way must not condemn a good object.
+    for (int reading = 0; reading < 2; ++reading) {
+      const auto found = store.get_range(key, 0, bytes.size() + 1);
+      if (found.ok() && std::ranges::equal(*found, bytes)) return ok_status();
+      status = found.ok() ? already_exists(fmt::format("'{}' holds other bytes", key)) : found.status();
+    }
+    if (status.code() == StatusCode::kAlreadyExists) return status;
+    if (status.code() != StatusCode::kNotFound && !may_pass(status)) return status;
+  }
+  return status.code() == StatusCode::kNotFound ? unavailable(fmt::format("'{}' was written but cannot be read", key))
+                                                : status;
+}
+
+}  // namespace flotilla
