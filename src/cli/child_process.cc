@@ -35,6 +35,9 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& command
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(127);
     ::setpgid(0, 0);
+    sigset_t none;  // the parent may have blocked signals for itself
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
     const int null = ::open("/dev/null", O_RDONLY);
     ::dup2(null, 0);
     ::dup2(out, 1);

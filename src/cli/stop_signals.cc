@@ -1,0 +1,48 @@
+#include "cli/stop_signals.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+namespace flotilla {
+namespace {
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR2);  // sent by the destructor, to end the watching thread
+  return set;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  const sigset_t set = watched();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::jthread([this] { watch(); });
+}
+
+StopSignals::~StopSignals() {
+  ::pthread_kill(thread_.native_handle(), SIGUSR2);
+  thread_.join();
+}
+
+void StopSignals::watch() {
+  const sigset_t set = watched();
+  for (;;) {
+    int signal = 0;
+    if (::sigwait(&set, &signal) != 0 || signal == SIGUSR2) return;
+    if (source_.stop_requested()) ::_exit(128 + signal);
+    source_.request_stop();
+  }
+}
+
+bool StopSignals::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, source_.get_token(), time, [] { return false; });
+  return stopped();
+}
+
+}  // namespace flotilla

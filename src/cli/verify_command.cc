@@ -1,0 +1,137 @@
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/files.h"
+#include "cli/commands.h"
+#include "cli/run_address.h"
+#include "cli/stop_signals.h"
+#include "cli/user_folders.h"
+#include "rollout/group_file.h"
+#include "rollout/memory_plan.h"
+#include "rollout/verify.h"
+#include "sync/subscriber.h"
+#include "telemetry/progress_line.h"
+
+namespace flotilla {
+namespace {
+
+struct VerifyOptions {
+  std::string run;
+  std::vector<std::string> groups;
+  int threads = 0;
+};
+
+struct GroupFile {
+  std::string name;
+  Bytes bytes;
+};
+
+// A group file on a folder hub lies at HUB/OWNER/RUN/rollouts/VERSION/WORKER/GROUP: it names its run.
+Result<RunAddress> run_of_path(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::absolute(path, error).lexically_normal();
+  for (int level = 0; level < 3; ++level) folder = folder.parent_path();
+  if (folder.filename() != "rollouts") {
+    return invalid_argument(fmt::format("{} does not lie on a hub; name its run with --run HUB/OWNER/RUN", path));
+  }
+  return RunAddress::parse(folder.parent_path().string());
+}
+
+Result<std::vector<GroupFile>> read_groups(const VerifyOptions& options, ObjectStore& store, const HubLayout& layout) {
+  std::vector<GroupFile> files;
+  for (const std::string& path : options.groups) {
+    FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, read_file(path));
+    files.push_back({path, std::move(bytes)});
+  }
+  if (!options.groups.empty()) return files;
+  FLOTILLA_ASSIGN_OR_RETURN(const auto objects, list_all(store, layout.rollouts()));
+  for (const ObjectInfo& object : objects) {
+    FLOTILLA_ASSIGN_OR_RETURN(Object content, store.get(object.key));
+    files.push_back({object.key, std::move(content.bytes)});
+  }
+  if (files.empty()) return not_found("the run has no groups yet");
+  return files;
+}
+
+Status verify(const VerifyOptions& options) {
+  StopSignals signals;
+  if (options.run.empty() && options.groups.empty()) {
+    return invalid_argument("name group files, or a run with --run HUB/OWNER/RUN to check all of its groups");
+  }
+  FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address,
+                            options.run.empty() ? run_of_path(options.groups.front()) : RunAddress::parse(options.run));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address));
+  const HubLayout layout = address.layout();
+  FLOTILLA_ASSIGN_OR_RETURN(const RunAssets assets, open_run_assets(*store, layout, "", user_cache_folder()));
+  EngineOptions engine_options;
+  engine_options.threads =
+      options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  engine_options.kv_blocks = sweep_blocks_max(assets.rules, assets.rules.context / 2, 1, 1) * 2;
+  FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(assets.description, engine_options));
+  const auto subscriber =
+      Subscriber::create(*store, layout, assets.description, assets.spec.learner_key, null_event_sink());
+  std::map<Version, PulledVersion> versions;  // the last one fetched: groups come in the order of their versions
+  GroupVerifier verifier(assets, *engine, [&](Version version) -> Result<PulledVersion> {
+    if (const auto held = versions.find(version); held != versions.end()) return held->second;
+    FLOTILLA_ASSIGN_OR_RETURN(PulledVersion pulled, subscriber->fetch(version));
+    versions.clear();
+    versions.emplace(version, pulled);
+    return pulled;
+  });
+
+  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<GroupFile> files, read_groups(options, *store, layout));
+  ProgressLine progress(std::cerr, inspect_terminal(2));
+  const auto begin = system_clock().monotonic();
+  std::size_t done = 0;
+  std::size_t refused = 0;
+  std::int64_t tokens = 0;
+  for (const GroupFile& file : files) {
+    if (signals.stopped()) return cancelled(fmt::format("stopped after {} of {} groups", done, files.size()));
+    progress.update(fmt::format("verifying: {}/{} groups, {} refused", done, files.size(), refused));
+    auto group = parse_group(file.bytes);
+    Status status = group.status();
+    if (group.ok()) {
+      const auto report = verifier.verify(*group);
+      if (report.ok()) tokens += report->model_tokens;
+      status = report.status();
+    }
+    ++done;
+    if (status.ok()) continue;
+    ++refused;
+    progress.print(fmt::format("{}: {}", file.name, status.message()));
+  }
+  progress.finish();
+  const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
+  fmt::print("{} groups, {} accepted, {} refused; {} sampled tokens replayed in {:.1f} s\n", files.size(), files.size() - refused,
+             refused, tokens, seconds);
+  if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, files.size()));
+  return ok_status();
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("verify", "Replay groups: assignment, environment and every logprob, bit for bit; name the first difference");
+  auto options = std::make_shared<VerifyOptions>();
+  command->add_option("GROUP", options->groups, "Group files; none: all groups of the run");
+  command->add_option("--run", options->run, "HUB/OWNER/RUN; not needed for files that lie on a folder hub");
+  command->add_option("--threads", options->threads, "Threads of the engine; 0: one a core")->capture_default_str()->check(CLI::Range(0, 1024));
+  command->footer(
+      "Exits with 1 when a group is refused.\n"
+      "Examples:\n"
+      "  flotilla verify --run out/demo/1/hub/demo/dictionary\n"
+      "  flotilla verify out/demo/1/hub/demo/dictionary/rollouts/0000000003/*/*");
+  command->callback([&action, options] { action = [options] { return verify(*options); }; });
+}
+
+}  // namespace flotilla

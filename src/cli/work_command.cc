@@ -1,0 +1,117 @@
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/run_address.h"
+#include "cli/stop_signals.h"
+#include "cli/user_folders.h"
+#include "config/config.h"
+#include "config/run_config.h"
+#include "rollout/worker.h"
+#include "sync/signing.h"
+#include "telemetry/event_log.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::chrono::seconds kSegmentAge{5};  // how late `flotilla show` may be
+
+struct WorkOptions {
+  std::string run;
+  std::string learner;
+  std::string name = "default";
+  std::string config;
+  std::vector<std::string> overrides;
+};
+
+Result<WorkConfig> read_config(const WorkOptions& options) {
+  WorkConfig config;
+  if (!options.config.empty()) FLOTILLA_RETURN_IF_ERROR(load_config(config, options.config));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto rest, override_config(config, options.overrides));
+  if (!rest.empty()) {
+    return invalid_argument(fmt::format("work: unexpected '{}'; expected --worker.KEY VALUE", rest.front()));
+  }
+  FLOTILLA_RETURN_IF_ERROR(resolve_config(config));
+  return config;
+}
+
+// Events go to a folder of the worker and, segment by segment, to the hub. Without the log the worker works all the same.
+Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& layout, const std::filesystem::path& folder,
+                                           const std::string& writer) {
+  EventLogOptions log;
+  log.folder = folder;
+  log.writer = writer;
+  log.segment_age = kSegmentAge;
+  log.deliver = [&store, layout, writer](std::uint64_t number, ByteSpan bytes) -> Status {
+    return store.put_if_absent(layout.events(writer, number), bytes).status();
+  };
+  return EventLog::open(std::move(log));
+}
+
+Status work(const WorkOptions& options) {
+  StopSignals signals;
+  FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
+  FLOTILLA_ASSIGN_OR_RETURN(const WorkConfig config, read_config(options));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address));
+  WorkerOptions worker;
+  worker.layout = address.layout();
+  worker.learner_fingerprint = options.learner;
+  FLOTILLA_ASSIGN_OR_RETURN(worker.key,
+                            SigningKey::load_or_create(user_config_folder() / "workers" / (options.name + ".pem")));
+  worker.operator_name = config.worker.operator_id;
+  worker.cache_folder = user_cache_folder();
+  worker.state_folder = user_state_folder() / "workers" / store_name(address);
+  worker.threads = config.worker.threads;
+  worker.sweep_groups = config.worker.sweep_groups;
+  worker.memory_limit_bytes = config.worker.memory_limit_mib << 20;
+  worker.upload_queue = config.worker.upload_queue;
+  worker.poll = std::chrono::duration_cast<std::chrono::milliseconds>(config.worker.poll);
+  const std::string id = worker_id(worker.key->public_key()).value();
+  FLOTILLA_ASSIGN_OR_RETURN(const auto events, open_log(*store, worker.layout, worker.state_folder / "events" / id, id));
+  fmt::print("worker {} ({}) joins {}\n", id, options.name, address.text());
+  std::fflush(stdout);
+  FLOTILLA_ASSIGN_OR_RETURN(const WorkerReport report, run_worker(*store, worker, *events, signals.token()));
+  fmt::print("worker {} ends ({}): {} groups uploaded, {} dropped\n", id, report.reason, report.groups, report.dropped);
+  return ok_status();
+}
+
+Status check_worker_name(const std::string& name) {
+  if (name.empty() || name.find('/') != std::string::npos || name.front() == '.') {
+    return invalid_argument(fmt::format("worker name '{}': expected a file name", name));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+void add_work_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("work", "Join a run: pull weights, generate groups of episodes, upload them");
+  auto options = std::make_shared<WorkOptions>();
+  command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
+  command->add_option("--learner", options->learner,
+                      "Fingerprint of the learner's key, from the printed command; without it, whoever made the run is believed");
+  command->add_option("--name", options->name, "Which of this user's workers this is; each has a key of its own")
+      ->capture_default_str();
+  command->add_option("--config", options->config, "A TOML file with the section [worker]");
+  command->allow_extras();
+  command->footer(
+      "--worker.KEY VALUE sets a field of docs/configuration.md. A worker may join and leave at any time; Ctrl-C finishes the\n"
+      "sweep under way if it is short, a second Ctrl-C ends at once.\n"
+      "Example:\n"
+      "  flotilla work /srv/hub/ada/demo --learner sha256:1f0c... --worker.threads 2 --worker.sweep_groups 8");
+  command->callback([&action, command, options] {
+    options->overrides = command->remaining();
+    action = [options]() -> Status {
+      FLOTILLA_RETURN_IF_ERROR(check_worker_name(options->name));
+      return work(*options);
+    };
+  });
+}
+
+}  // namespace flotilla
