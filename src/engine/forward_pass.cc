@@ -17,9 +17,6 @@ constexpr std::int64_t kNormGrain = 16;
 constexpr std::int64_t kRopeGrain = 8;
 constexpr std::int64_t kAttentionGrain = 4;
 constexpr std::int64_t kMlpGrain = 8;
-// A key or value above this becomes infinite as bf16.
-constexpr std::uint32_t kBf16OverflowBits = 0x7f7f8000;
-
 struct Sizes {
   std::int64_t x, normed, wide, mixed, logits, q, scales;  // bytes, rounded up to 64
   std::int64_t total() const { return x + normed + wide + mixed + logits + q + scales; }
@@ -108,21 +105,18 @@ Status ForwardPass::check(std::string_view what, std::int32_t layer) {
   return data_loss(fmt::format("layer {}: {} is NaN or infinite", layer, what));
 }
 
-void ForwardPass::store_kv(const ForwardRow& row, std::int32_t layer, const float* keys, const float* values) {
+void ForwardPass::store_kv(const ForwardRow& row, std::int32_t layer, const float* kv, std::uint16_t* halves) {
   const std::int64_t head_dim = description_.head_dim;
   const std::int64_t lane = row.position % kBlockTokens;
-  std::uint16_t* block = kv_.data() + row.table[row.position / kBlockTokens] * kv_.stride() +
-                         layer * description_.kv_heads * 2 * kBlockTokens * head_dim;
-  // To nearest, ties to even; the values are finite.
-  const auto bf16 = [](float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  };
+  const std::int64_t width = kv_dim(description_);
+  kernels_.to_half(kv, 2 * width, halves);
+  std::uint16_t* to = kv_.data() + row.table[row.position / kBlockTokens] * kv_.stride() +
+                      layer * description_.kv_heads * 2 * kBlockTokens * head_dim;
   for (std::int64_t head = 0; head < description_.kv_heads; ++head) {
-    std::uint16_t* to = block + head * 2 * kBlockTokens * head_dim;
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d * kBlockTokens + lane] = bf16(keys[head * head_dim + d]);
-    to += kBlockTokens * head_dim + lane * head_dim;
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = bf16(values[head * head_dim + d]);
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d * kBlockTokens + lane] = halves[head * head_dim + d];
+    to += kBlockTokens * head_dim;
+    std::copy_n(halves + width + head * head_dim, head_dim, to + lane * head_dim);
+    to += kBlockTokens * head_dim;
   }
 }
 
@@ -157,18 +151,20 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
     FLOTILLA_RETURN_IF_ERROR(check("the input of attention", layer));
     multiply(block.qkv, count, wide_, qkv_width, false);
 
-    parallel(count, kRopeGrain, [&](std::int64_t r, int) {
+    parallel(count, kRopeGrain, [&](std::int64_t r, int thread) {
       float* q = wide_ + r * qkv_width;
       const ForwardRow& row = row_of(r);
       if (!block.qkv_bias.empty()) kernels_.add(q, block.qkv_bias.data(), qkv_width);
-      if (kernels_.largest_bits(q, qkv_width) >= kBf16OverflowBits) return fail();
       for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
         kernels_.rope(q + head * d.head_dim, rope_.cosines(row.position), rope_.sines(row.position), half);
       }
-      if (kernels_.largest_bits(q, qkv_width) >= kBf16OverflowBits) return fail();
-      store_kv(row, layer, q + q_width, q + q_width + kv_width);
+      if (kernels_.largest_bits(q, q_width) >= kInfinityBits ||
+          kernels_.largest_bits(q + q_width, 2 * kv_width) >= kHalfOverflowBits) {
+        return fail();
+      }
+      store_kv(row, layer, q + q_width, reinterpret_cast<std::uint16_t*>(normed_ + thread * widest(d)));
     });
-    FLOTILLA_RETURN_IF_ERROR(check("a query, key or value", layer));
+    FLOTILLA_RETURN_IF_ERROR(check("a query, or a key or value above 65504,", layer));
 
     // Heads outermost: rows that share blocks find them in the cache.
     parallel(count * d.kv_heads, kAttentionGrain, [&](std::int64_t item, int) {

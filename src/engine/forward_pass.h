@@ -46,7 +46,8 @@ class ForwardPass {
   template <typename Body>
   void parallel(std::int64_t count, std::int64_t grain, const Body& body);
   void multiply(const PackedMatrix& w, std::int64_t rows, float* out, std::int64_t stride, bool add);
-  void store_kv(const ForwardRow& row, std::int32_t layer, const float* keys, const float* values);
+  // Writes a row's keys and values, rounded into the scratch `halves`, to its position.
+  void store_kv(const ForwardRow& row, std::int32_t layer, const float* kv, std::uint16_t* halves);
   QuantizedRows quantized(std::int64_t cols) const;
   Status check(std::string_view what, std::int32_t layer);
 

@@ -12,6 +12,7 @@ inline constexpr std::int64_t kActivationGroup =
     64;  // columns that share an activation scale, aligned with kScaleGroup
 inline constexpr std::int64_t kVocabularyChunk = 1024;
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
+inline constexpr std::uint32_t kHalfOverflowBits = 0x477ff000;  // 65520: rounds to infinity as half precision
 
 // A weight matrix in panels of 16 outputs, each panel contiguous. Columns are padded with zeros to whole groups, rows
 // to whole panels. Element (row, col) lies at q[(row/16 * padded_cols + col/ways * ways) * 16 + row%16 * ways +
@@ -36,7 +37,7 @@ struct QuantizedRows {
 };
 
 // One query row's heads of one KV head, attending to `keys` positions. Block i of the sequence lies at
-// kv + table[i] * block_stride: keys [head_dim][16], then values [16][head_dim], all bf16.
+// kv + table[i] * block_stride: keys [head_dim][16], then values [16][head_dim], all IEEE half precision.
 struct Attention {
   const float* q = nullptr;  // [queries][head_dim]
   int queries = 0;
@@ -74,6 +75,8 @@ struct KernelTable {
   std::uint32_t (*largest_bits)(const float* x, std::int64_t n) = nullptr;
   // Rotates the pairs (x[i], x[i + half]).
   void (*rope)(float* x, const float* cosines, const float* sines, std::int64_t half) = nullptr;
+  // To half precision, to nearest, ties to even. n is a multiple of 16.
+  void (*to_half)(const float* x, std::int64_t n, std::uint16_t* out) = nullptr;
   void (*attend)(const Attention& a) = nullptr;
   // out = gate / (1 + exp(-gate)) * up. n is a multiple of 16.
   void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out) = nullptr;

@@ -11,6 +11,29 @@ namespace {
 
 float bf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
+float half_to_float(std::uint16_t bits) {
+  const std::uint32_t sign = (bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+  if (magnitude >= 0x0400) return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+  const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
+  return sign != 0 ? -subnormal : subnormal;
+}
+
+// To nearest, ties to even. x is finite and below 65520.
+std::uint16_t float_to_half(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t sign = bits >> 16 & 0x8000;
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude >= 113u << 23) {  // normal as half: drop 13 bits of the significand
+    return static_cast<std::uint16_t>(sign | ((magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13));
+  }
+  // A multiple of 2^-24: adding 2^-1 leaves just those bits.
+  const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+  return static_cast<std::uint16_t>(sign |
+                                    (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5f)));
+}
+
 float exponential(float x) {
   using namespace exp_constants;
   if (x < kLow) return 0.0f;
@@ -115,6 +138,10 @@ void rope(float* x, const float* cosines, const float* sines, std::int64_t half)
   }
 }
 
+void to_half(const float* x, std::int64_t n, std::uint16_t* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = float_to_half(x[i]);
+}
+
 void attend(const Attention& a) {
   for (int head = 0; head < a.queries; ++head) {
     const float* q = a.q + head * a.head_dim;
@@ -128,7 +155,7 @@ void attend(const Attention& a) {
       float scores[16];
       for (std::int32_t j = 0; j < count; ++j) {
         float score = 0;
-        for (int d = 0; d < a.head_dim; ++d) score = std::fma(q[d], bf16(keys[d * 16 + j]), score);
+        for (int d = 0; d < a.head_dim; ++d) score = std::fma(q[d], half_to_float(keys[d * 16 + j]), score);
         scores[j] = score * a.scale;
       }
       const float block_maximum = *std::max_element(scores, scores + count);
@@ -140,7 +167,8 @@ void attend(const Attention& a) {
       const float now = exponential(block_maximum - merged);
       for (int d = 0; d < a.head_dim; ++d) {
         float value = 0;
-        for (std::int32_t j = 0; j < count; ++j) value = std::fma(weights[j], bf16(values[j * a.head_dim + d]), value);
+        for (std::int32_t j = 0; j < count; ++j)
+          value = std::fma(weights[j], half_to_float(values[j * a.head_dim + d]), value);
         out[d] = begin == 0 ? value : std::fma(out[d], before, value * now);
       }
       sum = begin == 0 ? block_sum : std::fma(sum, before, block_sum * now);
@@ -195,6 +223,7 @@ KernelTable scalar_kernels(bool two_bytes) {
   table.add = add;
   table.largest_bits = largest_bits;
   table.rope = rope;
+  table.to_half = to_half;
   table.attend = attend;
   table.swiglu = swiglu;
   table.maximum = maximum;

@@ -268,6 +268,34 @@ TEST(Kernels, QuantisingFindsNanAndInfinityAndKeepsTinyGroupsAtZero) {
   }
 }
 
+TEST(Kernels, HalfPrecisionRoundsAsTheHardwareDoes) {
+  const FloatMode mode;
+  const KernelTable reference = scalar_kernels(false);
+  std::vector<float> x;
+  // Around every half, subnormal ones included: its neighbours, the middle to the next one, and a little beside that.
+  for (std::uint32_t half = 0; half < 0x7bff; half += 7) {
+    const float low =
+        half < 0x400 ? static_cast<float>(half) * 0x1p-24f : std::bit_cast<float>((half << 13) + (112u << 23));
+    const float step = half < 0x800 ? 0x1p-24f : std::bit_cast<float>((half << 13 & 0x0f800000u) + (102u << 23));
+    for (const float at :
+         {low, low + step / 2, std::nextafter(low + step / 2, 0.0f), std::nextafter(low + step / 2, 1e9f)}) {
+      x.push_back(at);
+      x.push_back(-at);
+    }
+  }
+  x.insert(x.end(), {65504.0f, 65519.996f, -65519.996f, 1e-30f, 1e-42f, -1e-42f});
+  x.resize((x.size() + 15) / 16 * 16);
+  const auto n = static_cast<std::int64_t>(x.size());
+  std::vector<std::uint16_t> expected(x.size());
+  reference.to_half(x.data(), n, expected.data());
+  EXPECT_EQ(expected[0], 0);
+  for (const auto& [name, kernels] : vector_kernels(false)) {
+    std::vector<std::uint16_t> got(x.size());
+    kernels.to_half(x.data(), n, got.data());
+    EXPECT_EQ(got, expected) << name;
+  }
+}
+
 TEST(Kernels, AttentionAgreesWithTheReferenceForEveryLengthAndNumberOfHeads) {
   const FloatMode mode;
   for (const int head_dim : {16, 48, 64}) {
@@ -275,15 +303,17 @@ TEST(Kernels, AttentionAgreesWithTheReferenceForEveryLengthAndNumberOfHeads) {
     const auto values = random_values(9, 5 * stride);
     for (int keys = 1; keys <= 70; keys += keys < 36 ? 1 : 17) {
       // What lies past the last key is never read into a result.
-      std::vector<std::uint16_t> kv(static_cast<std::size_t>(5 * stride), 0x7fc0);
+      std::vector<std::uint16_t> kv(static_cast<std::size_t>(5 * stride), 0x7e00);
+      std::vector<std::uint16_t> halves(values.size());
+      scalar_kernels(false).to_half(values.data(), 5 * stride, halves.data());
       const std::vector<std::int32_t> table = {3, 0, 4, 1, 2};
       for (int position = 0; position < keys; ++position) {
         const std::int64_t block = table[static_cast<std::size_t>(position / 16)] * stride;
         for (int d = 0; d < head_dim; ++d) {
           const auto key = static_cast<std::size_t>(block + d * 16 + position % 16);
           const auto value = static_cast<std::size_t>(block + 16 * head_dim + position % 16 * head_dim + d);
-          kv[key] = float_to_bf16(values[key]);
-          kv[value] = float_to_bf16(values[value]);
+          kv[key] = halves[key];
+          kv[value] = halves[value];
         }
       }
       for (int queries = 1; queries <= 8; ++queries) {

@@ -22,7 +22,7 @@ std::int32_t KvPool::take() {
   free_.pop_back();
   references_[static_cast<std::size_t>(block)] = 1;
 #ifndef NDEBUG
-  constexpr std::uint16_t kNan = 0x7fc0;  // whoever reads what was never written gets it in the result
+  constexpr std::uint16_t kNan = 0x7e00;  // whoever reads what was never written gets it in the result
   std::fill_n(data() + block * elements_, elements_, kNan);
 #endif
   return block;

@@ -12,7 +12,7 @@ namespace flotilla {
 // never allocates after creation.
 class KvPool {
  public:
-  // elements: bf16 values in one block.
+  // elements: half-precision values in one block.
   static Result<KvPool> create(std::int64_t blocks, std::int64_t elements);
 
   std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }

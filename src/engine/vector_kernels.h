@@ -67,6 +67,10 @@ void rope(float* x, const float* cosines, const float* sines, std::int64_t half)
   }
 }
 
+void to_half(const float* x, std::int64_t n, std::uint16_t* out) {
+  for (std::int64_t i = 0; i < n; i += kLanes) store_half(out + i, load(x + i));
+}
+
 void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const F16 g = load(gate + i);
@@ -90,7 +94,7 @@ void attend_tile(const Attention& a, const float* q, float* out) {
 #pragma GCC unroll 4
     for (int i = 0; i < kQueries; ++i) scores[i] = set1(0.0f);
     for (int d = 0; d < head_dim; ++d) {
-      const F16 k = load_bf16(keys + 16 * d);
+      const F16 k = load_half(keys + 16 * d);
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) scores[i] = fma(set1(q[i * head_dim + d]), k, scores[i]);
     }
@@ -124,7 +128,7 @@ void attend_tile(const Attention& a, const float* q, float* out) {
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) sum[i] = set1(0.0f);
       for (int j = 0; j < count; ++j) {
-        const F16 v = load_bf16(values + j * head_dim + d);
+        const F16 v = load_half(values + j * head_dim + d);
 #pragma GCC unroll 4
         for (int i = 0; i < kQueries; ++i) sum[i] = fma(set1(weights[i][j]), v, sum[i]);
       }
@@ -191,6 +195,7 @@ KernelTable common_kernels() {
   table.add = add;
   table.largest_bits = largest_bits;
   table.rope = rope;
+  table.to_half = to_half;
   table.attend = attend;
   table.swiglu = swiglu;
   table.maximum = maximum;

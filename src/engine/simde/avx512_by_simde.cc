@@ -1,5 +1,5 @@
 // kernels_avx512.cc once more, with each AVX-512 instruction emulated, so that a machine without AVX-512 tests the same
-// source. Part of the tests only; needs AVX2 and FMA, since SIMDe emulates a fused operation by two without them.
+// source. Part of the tests only; needs AVX2, FMA and F16C, since SIMDe emulates a fused operation by two without them.
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
 #include <simde/x86/fma.h>
@@ -44,8 +44,28 @@ inline simde__m128i shim_cvtepi32_epi8(simde__m512i x) {
   return convert<std::int8_t, simde__m128i, std::int32_t>(x, kSame);
 }
 
+inline simde__m512 shim_cvtph_ps(simde__m256i x) {
+  simde__m512 out;
+  simde__m128i half[2];
+  float* to = reinterpret_cast<float*>(&out);
+  std::memcpy(half, &x, sizeof(half));
+  _mm256_storeu_ps(to, _mm256_cvtph_ps(half[0]));
+  _mm256_storeu_ps(to + 8, _mm256_cvtph_ps(half[1]));
+  return out;
+}
+inline simde__m256i shim_cvtps_ph(simde__m512 x, int) {
+  const float* from = reinterpret_cast<const float*>(&x);
+  const simde__m128i half[2] = {_mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT),
+                                _mm256_cvtps_ph(_mm256_loadu_ps(from + 8), _MM_FROUND_TO_NEAREST_INT)};
+  simde__m256i out;
+  std::memcpy(&out, half, sizeof(out));
+  return out;
+}
+
 }  // namespace
 
+#define _mm512_cvtph_ps shim_cvtph_ps
+#define _mm512_cvtps_ph shim_cvtps_ph
 #define _mm512_cvtepu16_epi32 shim_cvtepu16_epi32
 #define _mm512_cvtepi16_epi32 shim_cvtepi16_epi32
 #define _mm512_cvttps_epi32 shim_cvttps_epi32
