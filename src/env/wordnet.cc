@@ -44,8 +44,10 @@ Result<Synset> read_synset(std::string_view line) {
       !read_number(fields[3], 16, words)) {
     return data_loss("it does not begin with offset, file, type and number of words");
   }
-  if (words == 0 || fields.size() < 5 + 2 * words || !read_number(fields[4 + 2 * words], 10, pointers) ||
-      fields.size() != 5 + 2 * words + 4 * pointers) {
+  // The numbers are bounded first: their multiples must not wrap round.
+  const std::size_t count = fields.size();
+  if (words == 0 || words > count || count < 5 + 2 * words || !read_number(fields[4 + 2 * words], 10, pointers) ||
+      pointers > count || count != 5 + 2 * words + 4 * pointers) {
     return data_loss("the numbers of words and pointers do not fit its length");
   }
   for (std::size_t i = 0; i < words; ++i) {

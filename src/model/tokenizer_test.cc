@@ -1,5 +1,6 @@
 #include "model/tokenizer.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include <gmock/gmock.h>
@@ -149,10 +150,10 @@ TEST(Tokenizer, LeavesOutBytesWithoutAToken) {
 TEST(Tokenizer, TakesALinearTimeForAVeryLongWord) {
   const auto tokenizer = small_tokenizer();
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(tokenizer->encode(std::string(4 << 20, 'a')).size(), std::size_t{1} << 20);
-  EXPECT_EQ(tokenizer->encode(std::string(4 << 20, ' ')).size(), std::size_t{4} << 20);
-  EXPECT_EQ(tokenizer->encode(std::string(4 << 20, '\xff')).size(), std::size_t{4} << 20);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // quadratic would take hours
+  EXPECT_EQ(tokenizer->encode(std::string(1 << 20, 'a')).size(), std::size_t{1} << 18);
+  EXPECT_EQ(tokenizer->encode(std::string(1 << 20, ' ')).size(), std::size_t{1} << 20);
+  EXPECT_EQ(tokenizer->encode(std::string(1 << 20, '\xff')).size(), std::size_t{1} << 20);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));  // quadratic would take hours
 }
 
 TEST(Tokenizer, AnIdOutsideTheVocabularyHasNoBytes) {
