@@ -126,31 +126,36 @@ TEST(Engine, KeepsItsWeightsWhenNewOnesAreBroken) {
   EXPECT_EQ(engine->logprobs(tokens(9)).value(), before);
 }
 
+void set_scales(GridState& state, TensorIndex tensor, float scale) {
+  auto& scales = state.tensors[static_cast<std::size_t>(tensor)].scales;
+  std::fill(scales.begin(), scales.end(), float_to_bf16(scale));
+}
+
 TEST(Engine, NamesTheLayerWhereActivationsBecomeInfinite) {
+  const DecoderBlock& last = model().description.blocks[1];
   GridState state = model().state;
-  // Scales near the largest that a grid may have: the products of layer 1's down projection overflow.
-  const TensorIndex down = model().description.blocks[1].down;
-  for (std::uint16_t& scale : state.tensors[static_cast<std::size_t>(down)].scales) scale = float_to_bf16(1e36f);
+  set_scales(state, last.gate, 0x1p+100f);
+  set_scales(state, last.up, 0x1p+100f);
   auto engine = make_engine(32, state);
   const SequenceId id = engine->open().value();
-  const Status status = append(*engine, id, tokens(20), {read_at(19)});
-  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  const Status inside = append(*engine, id, tokens(20));
+  EXPECT_EQ(inside.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(inside.message(), testing::HasSubstr("layer 1"));
   EXPECT_EQ(engine->length(id), 0);
   EXPECT_EQ(engine->usage().blocks_used, 0);
 
   state = model().state;
-  const TensorIndex gate = model().description.blocks[1].gate;
-  for (std::uint16_t& scale : state.tensors[static_cast<std::size_t>(gate)].scales) scale = float_to_bf16(1e36f);
+  set_scales(state, last.up, 0x1p+60f);
+  set_scales(state, last.down, 0x1p+100f);
   auto another = make_engine(32, state);
-  const Status named = append(*another, another->open().value(), tokens(20));
-  EXPECT_EQ(named.code(), StatusCode::kDataLoss);
-  EXPECT_THAT(named.message(), testing::HasSubstr("layer 1"));
+  const Status after = append(*another, another->open().value(), tokens(20), {read_at(19)});
+  EXPECT_EQ(after.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(after.message(), testing::HasSubstr("head"));
 }
 
 TEST(Engine, KeysAboveTheRangeOfHalfPrecisionAreAnError) {
   GridState state = model().state;
-  const TensorIndex k = model().description.blocks[0].k;
-  for (std::uint16_t& scale : state.tensors[static_cast<std::size_t>(k)].scales) scale = float_to_bf16(1000.0f);
+  set_scales(state, model().description.blocks[0].k, 1000.0f);
   auto engine = make_engine(32, state);
   const Status status = append(*engine, engine->open().value(), tokens(20));
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
