@@ -103,6 +103,9 @@ TEST(RunConfig, wrong_types_and_values_out_of_range_name_their_place) {
 TEST(RunConfig, text_that_is_not_toml_names_its_place) {
   EXPECT_EQ(parse("[learner\n").substr(0, 13), "run.toml:1:9:");
   EXPECT_EQ(parse("[learner]\nsteps = 1\nsteps = 2\n").substr(0, 11), "run.toml:3:");
+  EXPECT_EQ(parse("[.learner]\n").substr(0, 11), "run.toml:1:");
+  EXPECT_EQ(parse("\xef\xbb\xb6 = 1\n").substr(0, 11), "run.toml:1:");
+  EXPECT_EQ(parse("\xef\xbb\xbf[run]\nseed = 1\n"), "");
   EXPECT_NE(parse("[run]\nhub = \"\xff\"\n"), "");
   EXPECT_NE(parse(std::string(100000, '[')), "");
 }
