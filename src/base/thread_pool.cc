@@ -5,17 +5,37 @@
 #include "base/status.h"
 
 namespace flotilla {
+namespace {
+
+// How long a thread watches for what it waits for before it sleeps: some ten microseconds, the time that waking it
+// would take. Loops that follow each other closely then cost no system call, and nobody burns a processor for long.
+constexpr int kSpins = 1000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// One word holds the state of the loop, so that joining it is one atomic step.
+constexpr std::uint32_t kOpen = 1;    // helpers may still join
+constexpr std::uint32_t kActive = 2;  // one helper inside; bits 1 to 15 count them
+constexpr std::uint32_t kActiveMask = 0xfffe;
+constexpr std::uint32_t kEpoch = 0x10000;  // number of the loop, bits 16 to 31
+
+}  // namespace
 
 struct ThreadPool::Shared {
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::condition_variable done;
-  const std::function<void(std::int64_t, int)>* body = nullptr;  // guarded by mutex; null between loops
+  std::atomic<std::uint32_t> state{0};
+  std::atomic<bool> stopping{false};
+  // Of the present loop: written while no helper is active, read by active ones.
+  const std::function<void(std::int64_t, int)>* body = nullptr;
   std::int64_t pieces = 0;
-  std::atomic<std::int64_t> next{0};
-  std::uint64_t epoch = 0;  // guarded by mutex
-  int active = 0;           // helpers inside the present loop; guarded by mutex
-  bool stopping = false;
+  alignas(64) std::atomic<std::int64_t> next{0};
+
+  void work_off(int thread) {
+    for (std::int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) (*body)(piece, thread);
+  }
 };
 
 ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()) {
@@ -25,11 +45,9 @@ ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()) {
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(shared_->mutex);
-    shared_->stopping = true;
-  }
-  shared_->wake.notify_all();
+  shared_->stopping.store(true);
+  shared_->state.fetch_add(kEpoch);
+  shared_->state.notify_all();
 }
 
 void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t, int)>& body) {
@@ -38,36 +56,47 @@ void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t,
     for (std::int64_t piece = 0; piece < pieces; ++piece) body(piece, 0);
     return;
   }
-  {
-    const std::lock_guard lock(s.mutex);
-    s.body = &body;
-    s.pieces = pieces;
-    s.next.store(0, std::memory_order_relaxed);
-    ++s.epoch;
+  s.body = &body;
+  s.pieces = pieces;
+  s.next.store(0, std::memory_order_relaxed);
+  s.state.store((s.state.load(std::memory_order_relaxed) + kEpoch) | kOpen, std::memory_order_release);
+  s.state.notify_all();
+  s.work_off(0);
+  // Helpers that have not woken yet find the loop closed: only those inside are waited for.
+  std::uint32_t state = s.state.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  for (int spin = 0; (state & kActiveMask) != 0; ++spin) {
+    if (spin < kSpins) {
+      pause_briefly();
+    } else {
+      s.state.wait(state, std::memory_order_acquire);
+    }
+    state = s.state.load(std::memory_order_acquire);
   }
-  s.wake.notify_all();
-  for (std::int64_t piece; (piece = s.next.fetch_add(1, std::memory_order_relaxed)) < pieces;) body(piece, 0);
-  std::unique_lock lock(s.mutex);
-  // Helpers that have not woken yet find no body and go back to sleep: only those inside are waited for.
-  s.body = nullptr;
-  s.done.wait(lock, [&] { return s.active == 0; });
 }
 
 void ThreadPool::work(int thread) {
   Shared& s = *shared_;
-  std::uint64_t seen = 0;
-  std::unique_lock lock(s.mutex);
-  for (;;) {
-    s.wake.wait(lock, [&] { return s.stopping || (s.body != nullptr && s.epoch != seen); });
-    if (s.stopping) return;
-    seen = s.epoch;
-    const auto* body = s.body;
-    const std::int64_t pieces = s.pieces;
-    ++s.active;
-    lock.unlock();
-    for (std::int64_t piece; (piece = s.next.fetch_add(1, std::memory_order_relaxed)) < pieces;) (*body)(piece, thread);
-    lock.lock();
-    if (--s.active == 0) s.done.notify_one();
+  std::uint32_t seen = 0;  // epoch of the last loop joined
+  for (int spin = 0;;) {
+    // In this order: a state that is older than the stop makes the wait below return at once.
+    std::uint32_t state = s.state.load(std::memory_order_acquire);
+    if (s.stopping.load(std::memory_order_relaxed)) return;
+    const std::uint32_t epoch = state / kEpoch;
+    if ((state & kOpen) == 0 || epoch == seen) {
+      if (++spin < kSpins) {
+        pause_briefly();
+      } else {
+        s.state.wait(state, std::memory_order_acquire);
+        spin = 0;
+      }
+      continue;
+    }
+    if (!s.state.compare_exchange_weak(state, state + kActive, std::memory_order_acq_rel)) continue;
+    seen = epoch;
+    s.work_off(thread);
+    const std::uint32_t left = s.state.fetch_sub(kActive, std::memory_order_acq_rel) - kActive;
+    if ((left & (kOpen | kActiveMask)) == 0) s.state.notify_all();
+    spin = 0;
   }
 }
 

@@ -1,17 +1,16 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 namespace flotilla {
 
 // A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Pieces are
-// claimed one by one: a thread that the system puts aside delays its own piece and nothing else. Idle threads sleep.
+// claimed one by one: a thread that the system puts aside delays its own piece and nothing else. Idle threads watch for
+// some ten microseconds and then sleep.
 class ThreadPool {
  public:
   // threads >= 1, the caller included.
