@@ -16,7 +16,7 @@
 #include "cli/stop_signals.h"
 #include "cli/user_folders.h"
 #include "rollout/group_file.h"
-#include "rollout/memory_plan.h"
+#include "rollout/sweep.h"
 #include "rollout/verify.h"
 #include "sync/subscriber.h"
 #include "telemetry/progress_line.h"

@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "config/run_config.h"
 #include "rollout/worker.h"
+#include "rollout/worker_counter.h"
 #include "sync/signing.h"
 #include "telemetry/event_log.h"
 

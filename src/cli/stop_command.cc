@@ -1,0 +1,53 @@
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/run_address.h"
+#include "learn/control_socket.h"
+#include "learn/learner_program.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::chrono::seconds kAnswerWithin{10};
+
+struct StopOptions {
+  std::string run;
+  std::string folder;
+  bool leave = false;
+};
+
+Status stop(const StopOptions& options) {
+  FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
+  const std::filesystem::path folder = options.folder.empty()
+                                           ? std::filesystem::path(".flotilla") / address.owner / address.run
+                                           : std::filesystem::path(options.folder);
+  const auto answer = ask_control_socket(folder / kControlSocketName, options.leave ? "leave" : "stop", kAnswerWithin);
+  if (!answer.ok()) {
+    return answer.status().with_context(fmt::format(
+        "no learner answers in {} (a run with another [run] folder needs --folder; ask on the machine of the learner)", folder.string()));
+  }
+  fmt::print("{}: the learner {}\n", address.text(),
+             options.leave ? "writes a checkpoint and leaves; flotilla learn goes on with the run"
+                           : "finishes the run: it publishes, tells the fleet, and ends");
+  return ok_status();
+}
+
+}  // namespace
+
+void add_stop_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("stop", "Ask the learner of a run on this machine to finish it");
+  auto options = std::make_shared<StopOptions>();
+  command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
+  command->add_option("--folder", options->folder, "The learner's folder ([run] folder); default .flotilla/OWNER/RUN");
+  command->add_flag("--leave", options->leave, "Only end the process: the run may go on later");
+  command->footer("Example:\n  flotilla stop /srv/hub/ada/demo");
+  command->callback([&action, options] { action = [options] { return stop(*options); }; });
+}
+
+}  // namespace flotilla
