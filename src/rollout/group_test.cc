@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "rollout/group_for_tests.h"
 
 namespace flotilla {
@@ -124,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadGroup{"WorkerThatLeavesItsFolder", [](Group& g) { g.identity.worker = WorkerId(".."); }, "worker"},
         BadGroup{"OperatorWithSpaces", [](Group& g) { g.identity.operator_id = OperatorId("a b"); }, "operator"},
         BadGroup{"LongWorker", [](Group& g) { g.identity.worker = WorkerId(std::string(200, 'a')); }, "worker"},
-        BadGroup{"NoBackend", [](Group& g) { g.identity.backend = ""; }, "backend"},
+        BadGroup{"NoBackend", [](Group& g) { g.identity.backend.clear(); }, "backend"},
         BadGroup{"NegativeArithmetic", [](Group& g) { g.identity.arithmetic = -1; }, "arithmetic"},
         BadGroup{"HugeMetadata", [](Group& g) { g.identity.task_metadata.resize(70000); }, "metadata"},
         BadGroup{"NanTemperature", [](Group& g) { g.identity.sampling.temperature = kNan; }, "temperature"},
@@ -176,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadGroup{"MetricWithoutName", [](Group& g) { first(g).metrics[""] = 1; }, "metric"},
         BadGroup{"ManyMetrics",
                  [](Group& g) {
-                   for (int i = 0; i < 65; ++i) first(g).metrics["m" + std::to_string(i)] = 0;
+                   for (int i = 0; i < 65; ++i) first(g).metrics[fmt::format("m{}", i)] = 0;
                  },
                  "metrics, at most"},
         BadGroup{"PromptOfItsOwn", [](Group& g) { g.episodes[1].tokens[0] = 9; }, "episode 1: a prompt of its own"}),

@@ -1,0 +1,77 @@
+#include "rollout/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "model/grid.h"
+#include "rollout/sweep.h"
+
+namespace flotilla {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+// The number behind a name in a file of lines "NAME NUMBER".
+std::optional<std::int64_t> number_in(const char* path, std::string_view name) {
+  std::ifstream file(path);
+  std::string word;
+  std::int64_t number = 0;
+  while (file >> word) {
+    if (word == name && file >> number) return number;
+    file.ignore(1 << 20, '\n');
+  }
+  return std::nullopt;
+}
+
+std::int64_t state_bytes(const ModelDescription& model) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& spec : model.tensors) {
+    bytes += spec.kind == TensorKind::kMatrix ? spec.size() + 2 * spec.rows * groups_of(spec.cols) : 2 * spec.size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::int64_t available_memory() {
+  std::int64_t bytes = number_in("/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max");
+  if (std::int64_t limit = 0; limit_file >> limit) {
+    const std::int64_t used = number_in("/sys/fs/cgroup/memory.stat", "anon").value_or(0) +
+                              number_in("/sys/fs/cgroup/memory.stat", "shmem").value_or(0);
+    bytes = std::min(bytes, std::max<std::int64_t>(0, limit - used));
+  }
+  return bytes;
+}
+
+Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules& rules, const MemoryDemand& demand,
+                               std::int64_t available) {
+  const auto engine_bytes = [&](std::int64_t kv_blocks) {
+    EngineOptions options = demand.engine;
+    options.kv_blocks = kv_blocks;
+    return Engine::memory_bytes(model, options, demand.rows_per_call);
+  };
+  MemoryPlan plan;
+  plan.versions_bytes = 3 * state_bytes(model);
+  const std::int64_t block_bytes = engine_bytes(1) - engine_bytes(0);
+  const std::int64_t least = sweep_blocks_min(rules, demand.prompt_tokens);
+  const std::int64_t most = sweep_blocks_max(rules, demand.prompt_tokens, demand.groups, demand.group_size);
+  const std::int64_t room = (available - plan.versions_bytes - engine_bytes(0)) / block_bytes;
+  if (room < least) {
+    return resource_exhausted(fmt::format(
+        "not enough memory: {:.0f} MiB needed ({:.0f} for the engine, {:.0f} for the keys and values of one episode, "
+        "{:.0f} for versions of the weights), {:.0f} MiB may be used",
+        static_cast<double>(plan.versions_bytes + engine_bytes(least)) / kMiB,
+        static_cast<double>(engine_bytes(0)) / kMiB, static_cast<double>(least * block_bytes) / kMiB,
+        static_cast<double>(plan.versions_bytes) / kMiB, static_cast<double>(available) / kMiB));
+  }
+  plan.kv_blocks = std::min(room, most);
+  plan.engine_bytes = engine_bytes(plan.kv_blocks);
+  return plan;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "rollout/episode_builder.h"
+
+namespace flotilla {
+
+// Bytes that this process may still take: what the system says is available, and what its control group leaves. 0 when
+// the system does not say.
+std::int64_t available_memory();
+
+struct MemoryDemand {
+  EngineOptions engine;  // without kv_blocks
+  std::int32_t prompt_tokens = 0;
+  std::int64_t groups = 1;  // of a sweep
+  std::int64_t group_size = 1;
+  std::int32_t rows_per_call = 64;
+};
+
+struct MemoryPlan {
+  std::int64_t kv_blocks = 0;
+  std::int64_t engine_bytes = 0;    // with this KV pool
+  std::int64_t versions_bytes = 0;  // the version held, the next one and its payload while it is fetched
+  std::int64_t total() const { return engine_bytes + versions_bytes; }
+};
+
+// The largest useful KV pool that fits into `available` bytes beside the rest. resource_exhausted, with the numbers,
+// when not even one episode would fit.
+Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules& rules, const MemoryDemand& demand,
+                               std::int64_t available);
+
+}  // namespace flotilla

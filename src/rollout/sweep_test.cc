@@ -1,0 +1,298 @@
+#include "rollout/sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "rollout/toy_for_tests.h"
+
+namespace flotilla {
+namespace {
+
+const SweepSettings kSettings{.seed = 42, .sampling = {}, .version = Version(3), .state = sha256("three")};
+
+// Passes everything on and keeps the sizes of the chunks of each call.
+class WatchedEngine final : public Engine {
+ public:
+  explicit WatchedEngine(std::int64_t kv_blocks = 1000) : engine_(toy_engine(kv_blocks)) {}
+  std::vector<std::vector<std::size_t>> calls;
+  std::function<Status()> before_forward = [] { return ok_status(); };
+
+  const ModelDescription& description() const override { return engine_->description(); }
+  Isa isa() const override { return engine_->isa(); }
+  Status load(const GridState& state) override { return engine_->load(state); }
+  Result<SequenceId> open() override { return engine_->open(); }
+  Result<SequenceId> fork(SequenceId source) override { return engine_->fork(source); }
+  void close(SequenceId sequence) override { engine_->close(sequence); }
+  std::int32_t length(SequenceId sequence) const override { return engine_->length(sequence); }
+  std::int64_t blocks_needed(SequenceId sequence, std::int32_t tokens) const override {
+    return engine_->blocks_needed(sequence, tokens);
+  }
+  Result<std::vector<ReadoutResult>> forward(std::span<const Chunk> chunks) override {
+    FLOTILLA_RETURN_IF_ERROR(before_forward());
+    auto results = engine_->forward(chunks);
+    if (results.ok()) {
+      auto& sizes = calls.emplace_back();
+      for (const Chunk& chunk : chunks) sizes.push_back(chunk.tokens.size());
+    }
+    return results;
+  }
+  Result<std::vector<float>> logprobs(std::span<const TokenId> tokens) override { return engine_->logprobs(tokens); }
+  EngineUsage usage() const override { return engine_->usage(); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
+
+using Groups = std::map<std::size_t, FinishedGroup>;
+
+struct Outcome {
+  Groups groups;
+  SweepReport report;
+};
+
+Outcome sweep(Engine& engine, const Toy& toy, std::span<const SweepItem> items,
+              const SweepSettings& settings = kSettings) {
+  Outcome outcome;
+  const auto keep = [&](FinishedGroup group) {
+    outcome.groups.emplace(group.item, std::move(group));
+    return ok_status();
+  };
+  const auto report = run_sweep(engine, toy.rules, settings, items, keep);
+  EXPECT_TRUE(report.ok()) << report.status().to_string();
+  if (report.ok()) outcome.report = *report;
+  EXPECT_EQ(engine.usage().sequences, 0);
+  EXPECT_EQ(engine.usage().blocks_used, 0);
+  return outcome;
+}
+
+void expect_same(const Groups& a, const Groups& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [item, group] : a) {
+    ASSERT_EQ(group.episodes.size(), b.at(item).episodes.size());
+    for (std::size_t e = 0; e < group.episodes.size(); ++e) {
+      EXPECT_TRUE(same_episode(group.episodes[e], b.at(item).episodes[e])) << "group " << item << " episode " << e;
+    }
+  }
+}
+
+// One episode by itself, without forks, chunks or a batch: every token is read from a pass over all tokens before it.
+Episode plain_episode(const Toy& toy, const SweepItem& item, std::uint32_t index) {
+  const auto engine = toy_engine();
+  const auto prompt = episode_prompt(*toy.tokenizer, item.task).value();
+  EpisodeBuilder builder(toy.rules, item.task, environment_seed(kSettings.seed, item.sample_group, index), prompt);
+  while (!builder.ended()) {
+    const SequenceId sequence = engine->open().value();
+    const std::vector<TokenId> tokens = builder.episode().tokens;
+    const auto size = static_cast<std::uint32_t>(tokens.size());
+    const Readout readout{.offset = static_cast<std::int32_t>(size) - 1,
+                          .sampling = kSettings.sampling,
+                          .key = {kSettings.seed, item.sample_group, index, size},
+                          .target = std::nullopt};
+    const Chunk chunk{sequence, tokens, {&readout, 1}};
+    const auto result = engine->forward({&chunk, 1}).value();
+    engine->close(sequence);
+    EXPECT_TRUE(builder.take(result[0].token, result[0].logprob).ok());
+  }
+  Episode episode = std::move(builder).finish();
+  episode.spans = {{static_cast<std::int32_t>(prompt.size()), static_cast<std::int32_t>(episode.tokens.size()),
+                    kSettings.version, kSettings.state}};
+  return episode;
+}
+
+TEST(Sweep, GivesWhatEachEpisodeGivesAlone) {
+  Toy toy;
+  const auto engine = toy_engine();
+  const auto items = toy.items(5, 4);
+  const Outcome outcome = sweep(*engine, toy, items);
+  ASSERT_EQ(outcome.groups.size(), 5u);
+  std::map<EpisodeEnd, int> ends;
+  for (const auto& [item, group] : outcome.groups) {
+    for (std::uint32_t e = 0; e < 4; ++e) {
+      EXPECT_TRUE(same_episode(group.episodes[e], plain_episode(toy, items[item], e))) << item << " " << e;
+      ++ends[group.episodes[e].end];
+    }
+  }
+  EXPECT_GT(ends[EpisodeEnd::kDone], 0);
+  EXPECT_GT(ends[EpisodeEnd::kTurnLimit] + ends[EpisodeEnd::kTokenLimit], 0);
+}
+
+TEST(Sweep, MakesGroupsThatPassTheCheck) {
+  Toy toy;
+  const auto engine = toy_engine();
+  for (auto& [item, finished] : sweep(*engine, toy, toy.items(4, 3)).groups) {
+    Group group;
+    group.identity.run = "owner/run";
+    group.identity.operator_id = OperatorId("o");
+    group.identity.worker = WorkerId("w");
+    group.identity.backend = "cpu";
+    group.identity.group = group_id(group.identity);
+    group.prompt_tokens = finished.prompt_tokens;
+    group.episodes = finished.episodes;
+    const Status status = check_group(group);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+}
+
+TEST(Sweep, DoesNotDependOnTheRowsOfACall) {
+  Toy toy;
+  const auto engine = toy_engine();
+  const auto items = toy.items(4, 3);
+  const Outcome reference = sweep(*engine, toy, items);
+  for (const std::int32_t rows : {1, 3, 7, 1000}) {
+    SweepSettings settings = kSettings;
+    settings.rows_per_call = rows;
+    expect_same(sweep(*engine, toy, items, settings).groups, reference.groups);
+  }
+}
+
+TEST(Sweep, DoesNotDependOnTheSizeOfTheKvPool) {
+  Toy toy;
+  const auto items = toy.items(6, 4);
+  const Outcome reference = sweep(*toy_engine(), toy, items);
+  EXPECT_EQ(reference.report.evictions, 0);
+  std::int64_t evictions = 0;
+  for (const std::int64_t blocks : {9, 10, 11, 13, 17, 25, 40}) {
+    const Outcome outcome = sweep(*toy_engine(blocks), toy, items);
+    expect_same(outcome.groups, reference.groups);
+    evictions += outcome.report.evictions;
+  }
+  EXPECT_GT(evictions, 0);
+}
+
+TEST(Sweep, FitsIntoTheBlocksThatItSaysItNeeds) {
+  Toy toy;
+  const auto items = toy.items(4, 3);
+  std::int32_t longest = 0;
+  for (const SweepItem& item : items) {
+    longest = std::max(longest, static_cast<std::int32_t>(episode_prompt(*toy.tokenizer, item.task)->size()));
+  }
+  EXPECT_EQ(sweep(*toy_engine(sweep_blocks_max(toy.rules, longest, 4, 3)), toy, items).report.evictions, 0);
+  EXPECT_EQ(sweep(*toy_engine(sweep_blocks_min(toy.rules, longest)), toy, items).groups.size(), 4u);
+}
+
+TEST(Sweep, ComputesEachTokenOnce) {
+  Toy toy;
+  const auto engine = toy_engine();
+  const Outcome outcome = sweep(*engine, toy, toy.items(5, 4));
+  std::int64_t expected = 0;
+  for (const auto& [item, group] : outcome.groups) {
+    expected += group.prompt_tokens - 1;
+    // The prompt's last token is each episode's own, and the last token of all is never read from.
+    for (const Episode& e : group.episodes) expected += std::ssize(e.tokens) - group.prompt_tokens;
+  }
+  EXPECT_EQ(engine->usage().tokens_computed, expected);
+}
+
+TEST(Sweep, CountsWhatItDid) {
+  Toy toy;
+  const auto engine = toy_engine();
+  const Outcome outcome = sweep(*engine, toy, toy.items(3, 2));
+  EXPECT_EQ(outcome.report.groups, 3);
+  EXPECT_EQ(outcome.report.episodes, 6);
+  std::int64_t tokens = 0;
+  std::int64_t prompts = 0;
+  for (const auto& [item, group] : outcome.groups) {
+    prompts += group.prompt_tokens;
+    for (const Episode& e : group.episodes) tokens += std::ssize(e.tokens) - group.prompt_tokens;
+  }
+  EXPECT_EQ(outcome.report.prompt_tokens, prompts);
+  EXPECT_EQ(outcome.report.model_tokens + outcome.report.environment_tokens, tokens);
+}
+
+TEST(Sweep, AppendsObservationsInTheSameCallsAsTheOthersDecode) {
+  Toy toy;
+  WatchedEngine engine;
+  sweep(engine, toy, toy.items(4, 4));
+  bool together = false;
+  for (std::size_t call = 1; call < engine.calls.size(); ++call) {
+    const auto& sizes = engine.calls[call];
+    together |=
+        std::ranges::count_if(sizes, [](std::size_t n) { return n > 1; }) > 0 && std::ranges::count(sizes, 1u) > 3;
+  }
+  EXPECT_TRUE(together);
+  EXPECT_LT(engine.calls.back().size(), engine.calls[1].size());
+}
+
+TEST(Sweep, ShipsAGroupWhileOthersGoOn) {
+  Toy toy;
+  const auto engine = toy_engine();
+  std::vector<std::int64_t> open_at_shipping;
+  const auto items = toy.items(5, 2);
+  const auto note = [&](FinishedGroup) {
+    open_at_shipping.push_back(engine->usage().sequences);
+    return ok_status();
+  };
+  ASSERT_TRUE(run_sweep(*engine, toy.rules, kSettings, items, note).ok());
+  ASSERT_EQ(open_at_shipping.size(), 5u);
+  EXPECT_GT(open_at_shipping.front(), 0);
+  EXPECT_EQ(open_at_shipping.back(), 0);
+}
+
+TEST(Sweep, StopsBetweenCallsAndClosesItsSequences) {
+  Toy toy;
+  WatchedEngine engine;
+  std::stop_source stop;
+  engine.before_forward = [&] {
+    if (engine.calls.size() == 3) stop.request_stop();
+    return ok_status();
+  };
+  const auto items = toy.items(4, 4);
+  const auto report = run_sweep(
+      engine, toy.rules, kSettings, items, [](FinishedGroup) { return ok_status(); }, stop.get_token());
+  EXPECT_EQ(report.status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(engine.calls.size(), 4u);
+  EXPECT_EQ(engine.usage().sequences, 0);
+  EXPECT_EQ(engine.usage().blocks_used, 0);
+}
+
+TEST(Sweep, PassesOnErrorsAndClosesItsSequences) {
+  Toy toy;
+  WatchedEngine engine;
+  const auto items = toy.items(4, 2);
+  const auto fine = [](FinishedGroup) { return ok_status(); };
+  const auto refuse = [](FinishedGroup) { return unavailable("no"); };
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, refuse).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(engine.usage().sequences, 0);
+
+  engine.before_forward = [] { return data_loss("layer 3: NaN"); };
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, fine).status().message(), "layer 3: NaN");
+  EXPECT_EQ(engine.usage().sequences, 0);
+
+  engine.before_forward = [] { return ok_status(); };
+  toy.environment.broken_ = true;
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, fine).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(engine.usage().sequences, 0);
+}
+
+TEST(Sweep, SaysWhenThePoolCannotHoldOneEpisode) {
+  Toy toy;
+  const auto engine = toy_engine(2);
+  const auto items = toy.items(2, 2, 36);
+  const auto report = run_sweep(*engine, toy.rules, kSettings, items, [](FinishedGroup) { return ok_status(); });
+  EXPECT_EQ(report.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->usage().sequences, 0);
+}
+
+TEST(Sweep, RefusesWhatCannotBeDecoded) {
+  Toy toy;
+  const auto engine = toy_engine();
+  const auto fine = [](FinishedGroup) { return ok_status(); };
+  auto items = toy.items(1, 0);
+  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, fine).status().code(), StatusCode::kInvalidArgument);
+  items = toy.items(1, 1);
+  items[0].task.question = std::string(200, 'a');
+  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, fine).status().code(), StatusCode::kInvalidArgument);
+  SweepSettings settings = kSettings;
+  settings.rows_per_call = 0;
+  EXPECT_EQ(run_sweep(*engine, toy.rules, settings, toy.items(1, 1), fine).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(Sweep, OfNothingIsNothing) {
+  Toy toy;
+  EXPECT_EQ(sweep(*toy_engine(), toy, {}).report.groups, 0);
+}
+
+}  // namespace
+}  // namespace flotilla

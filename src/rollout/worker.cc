@@ -1,0 +1,339 @@
+#include "rollout/worker.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "rollout/group_file.h"
+#include "rollout/memory_plan.h"
+#include "rollout/sweep.h"
+#include "rollout/uploader.h"
+#include "rollout/wish.h"
+#include "rollout/worker_counter.h"
+#include "sync/subscriber.h"
+
+namespace flotilla {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr std::uint64_t kPlannedTasks = 16;  // whose prompts say how long prompts are
+constexpr std::int32_t kPromptSlack = 64;    // tokens that a longer prompt may have
+
+double seconds_of(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+// Requests a stop of its own when `grace` has passed since `stop` was requested.
+class GracePeriod {
+ public:
+  GracePeriod(const std::stop_token& stop, milliseconds grace)
+      : on_stop_(stop, [this] {
+          const std::lock_guard lock(mutex_);
+          begun_ = true;
+          changed_.notify_all();
+        }) {
+    thread_ = std::jthread([this, grace](const std::stop_token& done) {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait(lock, done, [this] { return begun_; })) return;
+      changed_.wait_for(lock, done, grace, [] { return false; });
+      if (!done.stop_requested()) over_.request_stop();
+    });
+  }
+  std::stop_token token() const { return over_.get_token(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  bool begun_ = false;
+  std::stop_source over_;
+  std::stop_callback<std::function<void()>> on_stop_;
+  std::jthread thread_;
+};
+
+class Worker {
+ public:
+  Worker(ObjectStore& store, const WorkerOptions& options, EventSink& events, std::stop_token stop, const Clock& clock)
+      : store_(store),
+        options_(options),
+        events_(events),
+        stop_(std::move(stop)),
+        clock_(clock),
+        id_(worker_id(options.key->public_key())),
+        operator_(options.operator_name.empty() ? id_.value() : options.operator_name),
+        retrier_(options.retry, xxh3_64(as_bytes(id_.value())), events, clock),
+        grace_(stop_, options.stop_grace),
+        wish_(options.patience) {}
+
+  Result<WorkerReport> run() {
+    const Status status = work();
+    WorkerReport report;
+    if (uploader_) {
+      if (status.ok() || status.code() == StatusCode::kCancelled) {
+        uploader_->wait_until(0, options_.stop_grace, grace_.token());
+      }
+      report.groups = uploader_->uploaded();
+    }
+    report.dropped = begun_ - report.groups;
+    const bool stopped = status.code() == StatusCode::kCancelled && stop_.stop_requested();
+    report.reason = status.ok() ? "finished" : stopped ? "stop" : status.to_string();
+    if (started_) {
+      events_.emit(
+          {"worker.stop", {{"reason", report.reason}, {"groups", report.groups}, {"dropped", report.dropped}}});
+    }
+    uploader_.reset();
+    if (!status.ok() && !stopped) return status;
+    return report;
+  }
+
+ private:
+  // Ok when the run is finished, cancelled when asked to stop.
+  Status work() {
+    FLOTILLA_RETURN_IF_ERROR(join());
+    while (true) {
+      if (stop_.stop_requested()) return cancelled("asked to stop");
+      FLOTILLA_RETURN_IF_ERROR(uploader_->status());
+      const auto head = retrier_.run("get", options_.layout.head(), stop_, [this] { return subscriber_->poll(); });
+      if (head.status().code() == StatusCode::kNotFound) {
+        FLOTILLA_RETURN_IF_ERROR(wait("the first version"));
+        continue;
+      }
+      FLOTILLA_RETURN_IF_ERROR(head.status());
+      if (head->state == RunState::kFinished) return ok_status();
+      const std::int64_t room = options_.upload_queue - uploader_->waiting();
+      const std::int64_t groups =
+          wish_.take(*head, std::min<std::int64_t>(options_.sweep_groups, room), clock_.monotonic());
+      if (groups == 0) {
+        FLOTILLA_RETURN_IF_ERROR(wait(wish_.reason()));
+        continue;
+      }
+      waits_for_.clear();
+      FLOTILLA_RETURN_IF_ERROR(swap_in_newest());
+      FLOTILLA_RETURN_IF_ERROR(sweep(groups));
+    }
+  }
+
+  Status join() {
+    FLOTILLA_ASSIGN_OR_RETURN(assets_, retrier_.run("get", options_.layout.run_spec(), stop_, [this] {
+      return open_run_assets(store_, options_.layout, options_.learner_fingerprint, options_.cache_folder,
+                             options_.open_environment);
+    }));
+    FLOTILLA_ASSIGN_OR_RETURN(counter_, WorkerCounter::open(options_.state_folder, assets_.spec.run, id_));
+    FLOTILLA_ASSIGN_OR_RETURN(engine_, make_engine());
+    subscriber_ = Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_);
+    uploader_ = std::make_unique<Uploader>(store_,
+                                           Uploader::Options{.status_key = options_.layout.worker_status(id_),
+                                                             .status_interval = options_.status_interval,
+                                                             .retry = options_.retry,
+                                                             .seed = xxh3_64(as_bytes(id_.value()), 1)},
+                                           events_, clock_);
+    started_ = true;
+    events_.emit({"worker.start",
+                  {{"run", assets_.spec.run},
+                   {"worker", id_.value()},
+                   {"operator", operator_},
+                   {"backend", backend()},
+                   {"threads", options_.threads},
+                   {"sweep_groups", options_.sweep_groups}}});
+    tell("starting");
+    return ok_status();
+  }
+
+  Result<std::unique_ptr<Engine>> make_engine() {
+    MemoryDemand demand;
+    demand.engine.threads = options_.threads;
+    demand.engine.isa = options_.isa;
+    demand.groups = options_.sweep_groups;
+    demand.group_size = assets_.spec.group_size;
+    demand.rows_per_call = options_.rows_per_call;
+    for (std::uint64_t i = 0; i < kPlannedTasks; ++i) {
+      FLOTILLA_ASSIGN_OR_RETURN(const Task task, assigned(counter_->next() + i));
+      FLOTILLA_ASSIGN_OR_RETURN(const auto prompt, episode_prompt(*assets_.tokenizer, task));
+      demand.prompt_tokens = std::max(demand.prompt_tokens, static_cast<std::int32_t>(prompt.size()) + kPromptSlack);
+    }
+    demand.prompt_tokens = std::min(demand.prompt_tokens, assets_.description.context - 1);
+    const std::int64_t available = available_memory();
+    const std::int64_t limit = options_.memory_limit_bytes;
+    const std::int64_t usable = limit > 0 && available > 0 ? std::min(limit, available) : std::max(limit, available);
+    FLOTILLA_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(assets_.description, assets_.rules, demand, usable));
+    demand.engine.kv_blocks = plan.kv_blocks;
+    return Engine::create(assets_.description, demand.engine);
+  }
+
+  Result<Task> assigned(std::uint64_t counter) const {
+    const std::uint64_t tasks = assets_.environment->task_count(Split::kTrain);
+    return assets_.environment->task(Split::kTrain, assigned_task(assets_.spec.seed, id_, counter, tasks));
+  }
+
+  Status swap_in_newest() {
+    const nanoseconds begin = clock_.monotonic();
+    FLOTILLA_ASSIGN_OR_RETURN(const PulledVersion pulled,
+                              retrier_.run("get", "weights", stop_, [this] { return subscriber_->pull(); }));
+    if (version_ && version_->version == pulled.version) return ok_status();
+    FLOTILLA_RETURN_IF_ERROR(engine_->load(*pulled.state));
+    version_ = pulled;
+    version_->state.reset();  // the subscriber keeps it as the base of the next delta
+    events_.emit({"worker.pull",
+                  {{"version", pulled.version.value()},
+                   {"bytes", pulled.bytes},
+                   {"path", pulled.path},
+                   {"seconds", seconds_of(clock_.monotonic() - begin)}}});
+    return ok_status();
+  }
+
+  Status sweep(std::int64_t groups) {
+    FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t first, counter_->take(static_cast<std::uint64_t>(groups)));
+    std::vector<GroupIdentity> identities;
+    std::vector<SweepItem> items;
+    for (std::uint64_t counter = first; counter < first + static_cast<std::uint64_t>(groups); ++counter) {
+      FLOTILLA_ASSIGN_OR_RETURN(Task task, assigned(counter));
+      identities.push_back(identity_of(counter, task.index));
+      items.push_back({.task = std::move(task),
+                       .sample_group = sample_group(identities.back().group),
+                       .episodes = assets_.spec.group_size});
+    }
+    const SweepSettings settings{.seed = assets_.spec.seed,
+                                 .sampling = sampling(),
+                                 .version = version_->version,
+                                 .state = version_->state_digest,
+                                 .rows_per_call = options_.rows_per_call};
+    tell("working");
+    begun_ += groups;
+    double reward = 0;
+    const auto ship = [&](FinishedGroup finished) {
+      Group group{.identity = identities[finished.item],
+                  .prompt_tokens = finished.prompt_tokens,
+                  .episodes = std::move(finished.episodes)};
+      return this->ship(group, reward);
+    };
+    const nanoseconds begin = clock_.monotonic();
+    FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report,
+                              run_sweep(*engine_, assets_.rules, settings, items, ship, grace_.token()));
+    const double seconds = seconds_of(clock_.monotonic() - begin);
+    tokens_per_second_ = seconds > 0 ? static_cast<double>(report.model_tokens) / seconds : 0;
+    events_.emit({"worker.sweep",
+                  {{"version", version_->version.value()},
+                   {"groups", report.groups},
+                   {"episodes", report.episodes},
+                   {"model_tokens", report.model_tokens},
+                   {"prefill_tokens", report.prompt_tokens + report.environment_tokens},
+                   {"reward_mean", reward / static_cast<double>(report.episodes)},
+                   {"seconds", seconds},
+                   {"tokens_per_second", tokens_per_second_}}});
+    return ok_status();
+  }
+
+  GroupIdentity identity_of(std::uint64_t counter, std::uint64_t task) const {
+    GroupIdentity identity;
+    identity.run = assets_.spec.run;
+    identity.seed = assets_.spec.seed;
+    identity.operator_id = OperatorId(operator_);
+    identity.worker = id_;
+    identity.counter = counter;
+    identity.task = task;
+    identity.backend = backend();
+    identity.tokenizer = assets_.tokenizer->digest();
+    identity.environment = assets_.environment->digest();
+    identity.corpus = assets_.spec.environment;
+    identity.sampling = sampling();
+    identity.group = group_id(identity);
+    return identity;
+  }
+
+  Status ship(const Group& group, double& reward) {
+    double sum = 0;
+    for (const Episode& episode : group.episodes) sum += episode.reward;
+    reward += sum;
+    if (const Status status = check_group(group); !status.ok()) {
+      return internal_error(fmt::format("made a bad group: {}", status.to_string()));
+    }
+    events_.emit({"worker.group",
+                  {{"group", group.identity.group.value()},
+                   {"version", group.oldest_version().value()},
+                   {"task", group.identity.task},
+                   {"reward_mean", sum / static_cast<double>(group.episodes.size())}}});
+    uploader_->add({.group = group.identity.group,
+                    .key = options_.layout.rollout(group.oldest_version(), id_, group.identity.group),
+                    .bytes = write_group(group),
+                    .ended = clock_.monotonic()});
+    return uploader_->status();
+  }
+
+  // Until the next look at the hub.
+  Status wait(const std::string& reason) {
+    if (reason != waits_for_) {
+      waits_for_ = reason;
+      tell("waiting");
+      events_.emit({"worker.wait", {{"reason", reason}}});
+      log_info("worker", "waiting for: {}", reason);
+    }
+    return wait_unless_stopped(stop_, options_.poll) ? ok_status() : cancelled("asked to stop");
+  }
+
+  void tell(std::string_view state) {
+    nlohmann::json status = {{"format", 1},
+                             {"run", assets_.spec.run},
+                             {"worker", id_.value()},
+                             {"operator", operator_},
+                             {"program", FLOTILLA_VERSION},
+                             {"backend", backend()},
+                             {"arithmetic", kArithmetic},
+                             {"threads", options_.threads},
+                             {"state", state},
+                             {"waits_for", waits_for_},
+                             {"counter", counter_->next()},
+                             {"begun", begun_},
+                             {"tokens_per_second", tokens_per_second_},
+                             {"version", nullptr}};
+    if (version_) status["version"] = version_->version.value();
+    uploader_->set_status(std::move(status));
+  }
+
+  std::string backend() const { return fmt::format("cpu-{}", isa_name(engine_->isa())); }
+  SamplingParams sampling() const {
+    return {.temperature = assets_.spec.temperature, .top_k = assets_.spec.top_k, .top_p = assets_.spec.top_p};
+  }
+
+  ObjectStore& store_;
+  const WorkerOptions& options_;
+  EventSink& events_;
+  const std::stop_token stop_;
+  const Clock& clock_;
+  const WorkerId id_;
+  const std::string operator_;
+  Retrier retrier_;
+  GracePeriod grace_;
+  Wish wish_;
+
+  RunAssets assets_;
+  std::unique_ptr<WorkerCounter> counter_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Subscriber> subscriber_;
+  std::unique_ptr<Uploader> uploader_;
+  std::optional<PulledVersion> version_;  // that the engine holds
+
+  bool started_ = false;
+  std::string waits_for_;
+  std::int64_t begun_ = 0;  // groups
+  double tokens_per_second_ = 0;
+};
+
+}  // namespace
+
+Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
+                                std::stop_token stop, const Clock& clock) {
+  if (options.key == nullptr || options.sweep_groups < 1 || options.upload_queue < 1 || options.rows_per_call < 1) {
+    return invalid_argument(fmt::format("worker: key {}, {} groups a sweep, an upload queue of {}, {} rows a call",
+                                        options.key ? "given" : "missing", options.sweep_groups, options.upload_queue,
+                                        options.rows_per_call));
+  }
+  return Worker(store, options, events, std::move(stop), clock).run();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "rollout/retry.h"
+#include "rollout/run_assets.h"
+#include "store/object_store.h"
+#include "sync/hub_layout.h"
+#include "sync/signing.h"
+#include "telemetry/event_sink.h"
+
+namespace flotilla {
+
+struct WorkerOptions {
+  HubLayout layout;
+  std::string learner_fingerprint;        // whom to believe; empty: whoever made the run
+  std::shared_ptr<const SigningKey> key;  // who the worker is: worker_id()
+  std::string operator_name;              // empty: the worker itself
+  std::filesystem::path cache_folder;     // artifacts and indexes; may be shared by workers
+  std::filesystem::path state_folder;     // WorkerCounter; may be shared by workers, not by hubs with runs of one name
+  int threads = 1;
+  Isa isa = Isa::kAuto;
+  std::int32_t sweep_groups = 4;        // groups that are decoded together, at most
+  std::int32_t rows_per_call = 64;      // SweepSettings
+  std::int64_t memory_limit_bytes = 0;  // 0: what the machine has available
+  std::int32_t upload_queue = 16;       // no sweep begins while so many groups wait for upload
+  std::chrono::milliseconds poll{1'000};
+  std::chrono::milliseconds patience{30'000};         // Wish
+  std::chrono::milliseconds status_interval{60'000};  // between two status objects
+  std::chrono::milliseconds stop_grace{10'000};       // for the sweep and the uploads under way when asked to stop
+  RetryPolicy retry;
+  EnvironmentOpener open_environment = flotilla::open_environment;
+};
+
+struct WorkerReport {
+  std::string reason;        // why it ended: "finished" or "stop"
+  std::int64_t groups = 0;   // uploaded
+  std::int64_t dropped = 0;  // begun, and not uploaded
+};
+
+// Works for a run until it is finished or a stop is requested: joins (run.json, artifacts, memory), then sweep after
+// sweep with the newest version, which is swapped in between sweeps; groups go to the hub as their last episode ends,
+// beside the next sweep. May begin and end at any time: the counters of a sweep are spent before it starts, so that a
+// worker which is killed costs its groups in flight and nothing else.
+//
+// When asked to stop, the sweep under way and the uploads get `stop_grace`; then they are dropped, within one forward
+// call. While the hub is away, operations are tried again as `retry` says. Errors: those of open_run_assets() and
+// plan_memory(), failed_precondition when the same worker is at work in another process, data_loss when a version of
+// the weights is bad, whatever the hub refuses for good.
+//
+// Runs on the calling thread, with one more for uploads and `threads` of the engine. Emits the worker.* events.
+Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
+                                std::stop_token stop, const Clock& clock = system_clock());
+
+}  // namespace flotilla

@@ -1,0 +1,302 @@
+#include "rollout/worker.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <set>
+
+#include "rollout/group_file.h"
+#include "rollout/run_for_tests.h"
+#include "rollout/verify.h"
+#include "rollout/worker_counter.h"
+#include "store/fault_store.h"
+
+namespace flotilla {
+namespace {
+
+using std::chrono::milliseconds;
+
+class WorkerTest : public testing::Test {
+ protected:
+  WorkerOptions options() {
+    WorkerOptions options;
+    options.layout = run_.layout;
+    options.learner_fingerprint = fingerprint(run_.learner->public_key());
+    options.key = run_.worker;
+    options.cache_folder = run_.scratch.path() / "cache";
+    options.state_folder = run_.scratch.path() / "state";
+    options.sweep_groups = 2;
+    options.poll = milliseconds(1);
+    options.retry = {.first = milliseconds(1), .last = milliseconds(4), .give_up = milliseconds(60'000)};
+    options.open_environment = ToyRun::open_toy;
+    return options;
+  }
+
+  // A worker on a thread of its own.
+  struct Running {
+    std::stop_source stop;
+    std::future<Result<WorkerReport>> result;
+    Result<WorkerReport> end() {
+      stop.request_stop();
+      return result.get();
+    }
+  };
+  Running start(const WorkerOptions& options) { return start(options, *run_.store); }
+  Running start(const WorkerOptions& options, ObjectStore& store) {
+    Running running;
+    running.result = std::async(std::launch::async, [&, options, stop = running.stop.get_token()] {
+      return run_worker(store, options, sink_, stop);
+    });
+    return running;
+  }
+
+  std::vector<Group> groups() {
+    std::vector<Group> groups;
+    const auto objects = list_all(*run_.store, run_.layout.rollouts()).value();
+    for (const ObjectInfo& info : objects) {
+      groups.push_back(parse_group(run_.store->get(info.key)->bytes).value());
+      EXPECT_EQ(info.key, run_.layout.rollout(groups.back().oldest_version(), groups.back().identity.worker,
+                                              groups.back().identity.group));
+    }
+    return groups;
+  }
+
+  Status failure(const WorkerOptions& options) { return run_worker(*run_.store, options, sink_, {}).status(); }
+
+  ToyRun run_;
+  WaitingSink sink_;
+};
+
+TEST_F(WorkerTest, MakesGroupsThatVerify) {
+  run_.publish();
+  run_.want(64);
+  Running worker = start(options());
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 5));
+  const auto report = worker.end();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->reason, "stop");
+
+  const std::vector<Group> made = groups();
+  EXPECT_EQ(std::ssize(made), report->groups);
+  EXPECT_EQ(report->dropped, 0) << "the sweep under way had time to end";
+  const RunAssets assets = run_.assets().value();
+  const auto engine = toy_engine(64);
+  const auto subscriber =
+      Subscriber::create(*run_.store, run_.layout, assets.description, run_.learner->public_key(), null_event_sink());
+  GroupVerifier verifier(assets, *engine, [&](Version version) { return subscriber->fetch(version); });
+  std::set<std::uint64_t> counters;
+  for (const Group& group : made) {
+    EXPECT_EQ(group.identity.worker, worker_id(run_.worker->public_key()));
+    counters.insert(group.identity.counter);
+    const auto verified = verifier.verify(group);
+    EXPECT_TRUE(verified.ok()) << verified.status().to_string();
+  }
+  EXPECT_EQ(counters.size(), made.size());
+  EXPECT_EQ(*counters.rbegin(), made.size() - 1);
+}
+
+TEST_F(WorkerTest, SwapsInTheNewestVersionBetweenSweeps) {
+  run_.publish();
+  run_.want(1000);
+  Running worker = start(options());
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
+  run_.publish();
+  ASSERT_TRUE(sink_.wait_for("worker.pull", 2));
+  const std::size_t groups_before = sink_.events("worker.group").size();
+  ASSERT_TRUE(sink_.wait_for("worker.group", groups_before + 2));
+  ASSERT_TRUE(worker.end().ok());
+  std::set<std::uint64_t> versions;
+  for (const Group& group : groups()) versions.insert(group.oldest_version().value());
+  EXPECT_EQ(versions, (std::set<std::uint64_t>{0, 1}));
+  EXPECT_EQ(sink_.events("worker.pull")[1]["path"], "delta 1");
+}
+
+TEST_F(WorkerTest, WaitsForTheFirstVersionAndForAWish) {
+  Running worker = start(options());
+  ASSERT_TRUE(sink_.wait_for_reason("first version"));
+  run_.want(0);
+  run_.publish();
+  ASSERT_TRUE(sink_.wait_for_reason("wants no groups"));
+  run_.want(5, RunState::kPaused);
+  ASSERT_TRUE(sink_.wait_for_reason("paused"));
+  EXPECT_TRUE(sink_.events("worker.group").empty());
+  run_.want(3);
+  ASSERT_TRUE(sink_.wait_for_reason("to take the 3 groups"));
+  ASSERT_TRUE(worker.end().ok());
+  EXPECT_EQ(groups().size(), 3u);
+}
+
+TEST_F(WorkerTest, GoesOnWhenItsGroupsWereLost) {
+  run_.publish();
+  run_.want(2);
+  WorkerOptions impatient = options();
+  impatient.patience = milliseconds(5);
+  Running worker = start(impatient);
+  EXPECT_TRUE(sink_.wait_for("worker.upload", 6));
+  ASSERT_TRUE(worker.end().ok());
+}
+
+TEST_F(WorkerTest, LeavesWhenTheRunIsFinished) {
+  run_.publish();
+  run_.want(2);
+  Running worker = start(options());
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
+  run_.want(0, RunState::kFinished);
+  const auto report = worker.result.get();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->reason, "finished");
+  EXPECT_EQ(report->groups, 2);
+  EXPECT_EQ(sink_.events("worker.stop").size(), 1u);
+}
+
+TEST_F(WorkerTest, BeginsAgainWithCountersThatWereNeverUsed) {
+  run_.publish();
+  for (int life = 1; life <= 3; ++life) {
+    run_.want(2 * life);
+    Running worker = start(options());
+    ASSERT_TRUE(sink_.wait_for("worker.upload", static_cast<std::size_t>(life * (life + 1))));
+    ASSERT_TRUE(worker.end().ok());
+  }
+  std::set<std::uint64_t> counters;
+  for (const Group& group : groups()) counters.insert(group.identity.counter);
+  EXPECT_EQ(counters.size(), 12u);
+}
+
+TEST_F(WorkerTest, DropsTheSweepWhenTheGracePeriodIsOver) {
+  run_.publish();
+  run_.want(1000);
+  WorkerOptions options = this->options();
+  options.sweep_groups = 200;
+  options.upload_queue = 200;
+  options.rows_per_call = 1;
+  options.stop_grace = milliseconds(0);
+  Running worker = start(options);
+  ASSERT_TRUE(sink_.wait_for("worker.group"));
+  const auto report = worker.end();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->reason, "stop");
+  EXPECT_GT(report->dropped, 0);
+  EXPECT_TRUE(sink_.events("worker.sweep").empty());
+  EXPECT_EQ(std::ssize(groups()), report->groups);
+}
+
+TEST_F(WorkerTest, TellsTheHubHowItIs) {
+  run_.publish();
+  run_.want(2);
+  WorkerOptions often = options();
+  often.status_interval = milliseconds(1);
+  FaultStore store(*run_.store, {}, 1, [&](const StoreCall& call) {
+    if (call.operation == "put") sink_.emit({"test.status", {{"key", call.key}}});
+    return ok_status();
+  });
+  Running worker = start(often, store);
+  ASSERT_TRUE(sink_.wait_for_reason("to take"));
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
+  // The one that is under way may be older.
+  ASSERT_TRUE(sink_.wait_for("test.status", sink_.events("test.status").size() + 3));
+  const std::string key = run_.layout.worker_status(worker_id(run_.worker->public_key()));
+  const auto status = nlohmann::json::parse(as_text(run_.store->get(key)->bytes));
+  ASSERT_TRUE(worker.end().ok());
+  EXPECT_EQ(status["run"], "owner/run");
+  EXPECT_EQ(status["state"], "waiting");
+  EXPECT_EQ(status["uploaded"], 2);
+  EXPECT_EQ(status["version"], 0);
+  EXPECT_EQ(status["counter"], 2);
+  EXPECT_EQ(status["operator"], status["worker"]);
+  EXPECT_TRUE(status["waits_for"].get<std::string>().starts_with("the learner to take"));
+}
+
+TEST_F(WorkerTest, WorksThroughAHubThatFailsOften) {
+  run_.publish();
+  run_.want(8);
+  FaultStore store(*run_.store, {.error = 0.2, .lost_answer = 0.2}, 7);
+  Running worker = start(options(), store);
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 8));
+  const auto report = worker.end();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(groups().size(), 8u);
+  EXPECT_FALSE(sink_.events("hub.error").empty());
+}
+
+TEST_F(WorkerTest, WaitsForAHubWithoutSpace) {
+  run_.publish();
+  run_.want(2);
+  std::atomic<int> refusals{0};
+  FaultStore store(*run_.store, {}, 1, [&](const StoreCall& call) {
+    const bool full = call.operation == "put_if_absent" && refusals < 3;
+    return full ? (++refusals, resource_exhausted("no space left on the hub")) : ok_status();
+  });
+  Running worker = start(options(), store);
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
+  ASSERT_TRUE(worker.end().ok());
+  EXPECT_EQ(groups().size(), 2u);
+  EXPECT_NE(sink_.events("hub.error").at(0)["message"].get<std::string>().find("no space"), std::string::npos);
+}
+
+TEST_F(WorkerTest, EndsAtAHubThatRefusesItsGroups) {
+  run_.publish();
+  run_.want(64);
+  FaultStore store(*run_.store, {}, 1, [](const StoreCall& call) {
+    return call.operation == "put_if_absent" ? permission_denied("read-only") : ok_status();
+  });
+  Running worker = start(options(), store);
+  const auto report = worker.result.get();
+  EXPECT_EQ(report.status().code(), StatusCode::kPermissionDenied);
+  EXPECT_NE(sink_.events("worker.stop").at(0)["reason"].get<std::string>().find("read-only"), std::string::npos);
+}
+
+TEST_F(WorkerTest, GivesUpAHubThatStaysAway) {
+  WorkerOptions options = this->options();
+  options.retry.give_up = milliseconds(5);
+  FaultStore store(*run_.store, {.error = 1}, 1);
+  const auto report = run_worker(store, options, sink_, {});
+  EXPECT_EQ(report.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(report.status().message().find("given up after"), std::string::npos);
+}
+
+TEST_F(WorkerTest, StopsWhileTheHubIsAway) {
+  WorkerOptions options = this->options();
+  options.retry.first = options.retry.last = milliseconds(60'000);
+  FaultStore store(*run_.store, {.error = 1}, 1);
+  Running worker = start(options, store);
+  ASSERT_TRUE(sink_.wait_for("hub.error"));
+  const auto report = worker.end();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->reason, "stop");
+}
+
+TEST_F(WorkerTest, IsOneProcessAtATime) {
+  const auto other =
+      WorkerCounter::open(run_.scratch.path() / "state", "owner/run", worker_id(run_.worker->public_key()));
+  ASSERT_TRUE(other.ok());
+  const Status status = failure(options());
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("another process"), std::string::npos);
+}
+
+TEST_F(WorkerTest, BelievesNoOtherLearner) {
+  WorkerOptions options = this->options();
+  options.learner_fingerprint = fingerprint(run_.worker->public_key());
+  EXPECT_EQ(failure(options).code(), StatusCode::kPermissionDenied);
+}
+
+TEST_F(WorkerTest, SaysHowMuchMemoryItNeeds) {
+  WorkerOptions options = this->options();
+  options.memory_limit_bytes = 1000;
+  const Status status = failure(options);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("MiB needed"), std::string::npos) << status.to_string();
+}
+
+TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
+  for (const auto change : std::initializer_list<void (*)(WorkerOptions&)>{
+           [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = 0; },
+           [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; }}) {
+    WorkerOptions options = this->options();
+    change(options);
+    EXPECT_EQ(failure(options).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace flotilla
