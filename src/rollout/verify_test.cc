@@ -6,7 +6,6 @@
 
 #include "rollout/run_for_tests.h"
 #include "rollout/sweep.h"
-#include "rollout/worker_counter.h"
 
 namespace flotilla {
 namespace {
@@ -88,7 +87,7 @@ class HonestRun {
     identity.run = assets_.spec.run;
     identity.seed = assets_.spec.seed;
     identity.operator_id = OperatorId("someone");
-    identity.worker = worker_id(run_.worker->public_key());
+    identity.worker = WorkerId("0123456789abcdef0123456789abcdef");
     identity.counter = 5;
     identity.task = assigned_task(identity.seed, identity.worker, 5, 1000);
     identity.backend = "cpu-avx2";
@@ -266,10 +265,10 @@ INSTANTIATE_TEST_SUITE_P(
                  }
                },
                "version 1"},
-        Change{"SpanMovedByOneToken",
+        Change{"SpanMovedByTwoTokens",
                [](Group& g) {
                  for (Episode& e : g.episodes) {
-                   if (e.spans.size() == 2) ++e.spans[0].end, ++e.spans[1].begin;
+                   if (e.spans.size() == 2) e.spans[0].end -= 2, e.spans[1].begin -= 2;
                  }
                },
                "position"}),
