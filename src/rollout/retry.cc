@@ -33,9 +33,8 @@ Status Retrier::pause(std::string_view operation, std::string_view key, const st
   events_.emit({"hub.error", {{"operation", operation}, {"key", key}, {"message", failure.to_string()}}});
   const auto failing = clock_.monotonic() - start;
   if (failing >= policy_.give_up) {
-    return failure.with_context(
-        fmt::format("{} {}: given up after {} attempts in {:.1f} s", operation, key, failures,
-                    std::chrono::duration<double>(failing).count()));
+    return failure.with_context(fmt::format("{} {}: given up after {} attempts in {:.1f} s", operation, key, failures,
+                                            std::chrono::duration<double>(failing).count()));
   }
   const auto time = retry_pause(policy_, failures, random_);
   log_warning("rollout", "{} {} failed, attempt {}, again in {} ms: {}", operation, key, failures, time.count(),

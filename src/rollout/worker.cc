@@ -107,8 +107,8 @@ class Worker {
       FLOTILLA_RETURN_IF_ERROR(head.status());
       if (head->state == RunState::kFinished) return ok_status();
       const std::int64_t room = options_.upload_queue - uploader_->waiting();
-      const std::int64_t groups =
-          wish_.take(*head, std::min<std::int64_t>(options_.sweep_groups, room), clock_.monotonic());
+      const std::int64_t groups = wish_.take(*head, std::min<std::int64_t>(options_.sweep_groups, room),
+                                             uploader_->uploaded(), clock_.monotonic());
       if (groups == 0) {
         FLOTILLA_RETURN_IF_ERROR(wait(wish_.reason()));
         continue;

@@ -121,7 +121,7 @@ TEST_F(WorkerTest, WaitsForTheFirstVersionAndForAWish) {
   ASSERT_TRUE(sink_.wait_for_reason("paused"));
   EXPECT_TRUE(sink_.events("worker.group").empty());
   run_.want(3);
-  ASSERT_TRUE(sink_.wait_for_reason("to take the 3 groups"));
+  ASSERT_TRUE(sink_.wait_for_reason("to count the groups"));
   ASSERT_TRUE(worker.end().ok());
   EXPECT_EQ(groups().size(), 3u);
 }
@@ -190,7 +190,7 @@ TEST_F(WorkerTest, TellsTheHubHowItIs) {
     return ok_status();
   });
   Running worker = start(often, store);
-  ASSERT_TRUE(sink_.wait_for_reason("to take"));
+  ASSERT_TRUE(sink_.wait_for_reason("to count"));
   ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
   // The one that is under way may be older.
   ASSERT_TRUE(sink_.wait_for("test.status", sink_.events("test.status").size() + 3));
@@ -203,7 +203,7 @@ TEST_F(WorkerTest, TellsTheHubHowItIs) {
   EXPECT_EQ(status["version"], 0);
   EXPECT_EQ(status["counter"], 2);
   EXPECT_EQ(status["operator"], status["worker"]);
-  EXPECT_TRUE(status["waits_for"].get<std::string>().starts_with("the learner to take"));
+  EXPECT_TRUE(status["waits_for"].get<std::string>().starts_with("the learner to count"));
 }
 
 TEST_F(WorkerTest, WorksThroughAHubThatFailsOften) {
