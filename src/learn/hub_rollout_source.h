@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "learn/group_validation.h"
+#include "learn/rollout_source.h"
+#include "store/object_store.h"
+#include "sync/hub_layout.h"
+
+namespace flotilla {
+
+// State digests of published versions, read from their signed manifests and kept.
+class HubVersions {
+ public:
+  HubVersions(ObjectStore& store, HubLayout layout, PublicKey learner)
+      : store_(store), layout_(std::move(layout)), learner_(learner) {}
+  // StateOfVersion.
+  Result<Sha256Digest> state_of(Version version);
+
+ private:
+  ObjectStore& store_;
+  HubLayout layout_;
+  PublicKey learner_;
+  std::map<Version, Sha256Digest> states_;
+};
+
+struct HubRolloutOptions {
+  std::uint64_t group_bytes_max = 64 << 20;
+  std::size_t groups_a_poll = 64;  // fetched at most; the rest waits for the next poll
+};
+
+// Groups from the hub's rollouts/ folder. Lists, page by page, the folders of the versions that are still young enough,
+// and fetches what it has not seen.
+class HubRolloutSource final : public RolloutSource {
+ public:
+  HubRolloutSource(ObjectStore& store, HubLayout layout, GroupExpectations expected, HubVersions& versions,
+                   HubRolloutOptions options = {});
+  Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>& known) override;
+
+ private:
+  struct Place {  // what a key says
+    Version oldest;
+    WorkerId worker;
+    GroupId group;
+  };
+  static Result<Place> read_key(std::string_view prefix, std::string_view key);
+  Result<ReceivedGroup> fetch(const ObjectInfo& object, const Place& place);
+
+  ObjectStore& store_;
+  const HubLayout layout_;
+  const GroupExpectations expected_;
+  HubVersions& versions_;
+  const HubRolloutOptions options_;
+  std::set<std::string> handled_;  // keys that were returned or refused
+  std::set<std::string> suspect_;  // keys whose bytes were bad once: perhaps on the way, so they get another chance
+};
+
+}  // namespace flotilla

@@ -1,0 +1,200 @@
+#include "learn/hub_rollout_source.h"
+
+#include <gtest/gtest.h>
+
+#include "rollout/group_file.h"
+#include "rollout/run_for_tests.h"
+#include "store/fault_store.h"
+
+namespace flotilla {
+namespace {
+
+// A run with two published versions and honest groups made by the engine.
+class HubRolloutSourceTest : public testing::Test {
+ protected:
+  HubRolloutSourceTest() : versions_(*run_.store, run_.layout, run_.learner->public_key()) {
+    run_.publish();
+    run_.publish();
+  }
+
+  GroupExpectations expectations() {
+    return {.run = &run_.spec,
+            .environment = &toy_.environment,
+            .tokenizer = toy_.tokenizer.get(),
+            .tokenizer_digest = toy_.tokenizer->digest(),
+            .corpus = run_.spec.environment,
+            .vocabulary = toy_model().description.vocabulary,
+            .context = toy_model().description.context};
+  }
+  HubRolloutSource source(HubRolloutOptions options = {}) {
+    return {*run_.store, run_.layout, expectations(), versions_, options};
+  }
+
+  Group honest(std::uint64_t counter, std::uint64_t version = 0) {
+    Group group;
+    GroupIdentity& identity = group.identity;
+    identity.run = run_.spec.run;
+    identity.seed = run_.spec.seed;
+    identity.worker = WorkerId("somebody");
+    identity.operator_id = OperatorId("somebody");
+    identity.counter = counter;
+    identity.task = assigned_task(identity.seed, identity.worker, counter, toy_.environment.task_count(Split::kTrain));
+    identity.backend = "cpu";
+    identity.tokenizer = toy_.tokenizer->digest();
+    identity.environment = toy_.environment.digest();
+    identity.corpus = run_.spec.environment;
+    identity.sampling = {.temperature = run_.spec.temperature};
+    identity.group = group_id(identity);
+    const SweepItem item{.task = toy_.environment.task(Split::kTrain, identity.task).value(),
+                         .sample_group = sample_group(identity.group),
+                         .episodes = run_.spec.group_size};
+    const SweepSettings settings{.seed = identity.seed,
+                                 .sampling = identity.sampling,
+                                 .version = Version(version),
+                                 .state = versions_.state_of(Version(version)).value()};
+    const auto done = run_sweep(*engine_, toy_.rules, settings, std::span(&item, 1), [&](FinishedGroup finished) {
+      group.prompt_tokens = finished.prompt_tokens;
+      group.episodes = std::move(finished.episodes);
+      return ok_status();
+    });
+    EXPECT_TRUE(done.ok()) << done.status().to_string();
+    return group;
+  }
+
+  void upload(const Group& group) {
+    const std::string key = run_.layout.rollout(group.oldest_version(), group.identity.worker, group.identity.group);
+    ASSERT_TRUE(run_.store->put_if_absent(key, write_group(group)).ok());
+  }
+
+  // Why the learner would not take the group.
+  std::string refusal(Group group) {
+    const Status status = validate_group(group, expectations(), [this](Version v) { return versions_.state_of(v); });
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.to_string();
+    return status.message();
+  }
+
+  ToyRun run_;
+  Toy toy_;
+  std::unique_ptr<Engine> engine_ = toy_engine();
+  HubVersions versions_;
+};
+
+const auto kNobody = [](const GroupId&) { return false; };
+
+TEST_F(HubRolloutSourceTest, ReturnsEachGroupOnce) {
+  HubRolloutSource source = this->source();
+  EXPECT_TRUE(source.poll(Version(0), kNobody)->groups.empty());
+  for (const std::uint64_t counter : {0, 1, 2}) upload(honest(counter, counter % 2));
+  const RolloutPoll poll = source.poll(Version(0), kNobody).value();
+  EXPECT_EQ(poll.groups.size(), 3u);
+  EXPECT_TRUE(poll.refused.empty());
+  EXPECT_EQ(poll.groups[0].file, write_group(poll.groups[0].group));
+  EXPECT_TRUE(source.poll(Version(0), kNobody)->groups.empty());
+  upload(honest(3));
+  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 1u);
+}
+
+TEST_F(HubRolloutSourceTest, LeavesOutWhatIsKnownOrTooOld) {
+  const Group known = honest(0, 1);
+  upload(known);
+  upload(honest(1, 0));
+  upload(honest(2, 1));
+  HubRolloutSource source = this->source();
+  const auto is_known = [&](const GroupId& id) { return id == known.identity.group; };
+  const RolloutPoll poll = source.poll(Version(1), is_known).value();
+  ASSERT_EQ(poll.groups.size(), 1u);
+  EXPECT_EQ(poll.groups[0].group.identity.counter, 2u);
+}
+
+TEST_F(HubRolloutSourceTest, FetchesSoManyAPollAndTheRestLater) {
+  for (std::uint64_t counter = 0; counter < 5; ++counter) upload(honest(counter));
+  HubRolloutSource source = this->source({.groups_a_poll = 2});
+  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 2u);
+  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 2u);
+  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 1u);
+}
+
+TEST_F(HubRolloutSourceTest, RefusesBadObjectsOnceWithAReason) {
+  const Group group = honest(0);
+  Bytes torn = write_group(group);
+  torn.resize(torn.size() / 2);
+  const std::string prefix = run_.layout.rollouts();
+  ASSERT_TRUE(run_.store->put_if_absent(prefix + "0000000000/somebody/torn", torn).ok());
+  ASSERT_TRUE(
+      run_.store->put_if_absent(prefix + "0000000001/somebody/" + group.identity.group.value(), write_group(group))
+          .ok());
+  ASSERT_TRUE(run_.store->put_if_absent(prefix + "0000000001/stray", to_bytes("?")).ok());
+  ASSERT_TRUE(run_.store->put_if_absent(prefix + "1/somebody/unpadded", to_bytes("?")).ok());
+  HubRolloutSource source = this->source();
+  EXPECT_TRUE(source.poll(Version(0), kNobody)->refused.empty()) << "the bytes may have been hurt on the way";
+  const RolloutPoll poll = source.poll(Version(0), kNobody).value();
+  EXPECT_TRUE(poll.groups.empty());
+  EXPECT_EQ(poll.refused.size(), 4u);
+  EXPECT_TRUE(source.poll(Version(0), kNobody)->refused.empty());
+}
+
+TEST_F(HubRolloutSourceTest, RefusesAnObjectThatIsTooLargeWithoutFetchingIt) {
+  upload(honest(0));
+  HubRolloutSource source = this->source({.group_bytes_max = 100});
+  ASSERT_TRUE(source.poll(Version(0), kNobody).ok());
+  ASSERT_EQ(source.poll(Version(0), kNobody)->refused.size(), 1u);
+}
+
+TEST_F(HubRolloutSourceTest, LosesNothingWhenTheHubFails) {
+  for (std::uint64_t counter = 0; counter < 20; ++counter) upload(honest(counter));
+  FaultStore faulty(*run_.store, {.error = 0.2, .corrupt_read = 0.1}, 3);
+  HubVersions versions(faulty, run_.layout, run_.learner->public_key());
+  HubRolloutSource source(faulty, run_.layout, expectations(), versions);
+  std::size_t groups = 0, refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto poll = source.poll(Version(0), kNobody);
+    if (!poll.ok()) continue;
+    groups += poll->groups.size();
+    refused += poll->refused.size();
+  }
+  EXPECT_EQ(groups, 20u);
+  EXPECT_EQ(refused, 0u);
+}
+
+TEST_F(HubRolloutSourceTest, ValidationNamesWhatIsWrong) {
+  const Group group = honest(0);
+  ASSERT_TRUE(validate_group(group, expectations(), [this](Version v) { return versions_.state_of(v); }).ok());
+  const auto changed = [&](auto change) {
+    Group copy = group;
+    change(copy);
+    return refusal(copy);
+  };
+  EXPECT_NE(changed([](Group& g) { g.identity.run = "owner/other"; }).find("of run"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.seed = 1; }).find("seed"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.split = Split::kHeldOut; }).find("split"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.arithmetic = 7; }).find("arithmetic"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.sampling.temperature = 0.5f; }).find("temperature"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.tokenizer = sha256("x"); }).find("tokenizer"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.environment = sha256("x"); }).find("environment"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.identity.corpus = sha256("x"); }).find("corpus"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { ++g.identity.task; }).find("was assigned"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { ++g.identity.counter; }).find("was assigned"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.episodes.pop_back(); }).find("episodes"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { ++g.episodes[0].tokens[1]; }).find("prompt"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.episodes[1].tokens.back() = 20; }).find("vocabulary"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.episodes[0].turns.assign(5, 1); }).find("turns"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) {
+              g.episodes[0].sources.insert(g.episodes[0].sources.end(), 25, TokenSource::kModel);
+            }).find("model tokens"),
+            std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.episodes[0].tokens.resize(129); }).find("context"), std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.episodes[0].spans[0].version = Version(9); }).find("was not published"),
+            std::string::npos);
+  EXPECT_NE(changed([](Group& g) { g.episodes[0].spans[0].state = sha256("x"); }).find("state of version"),
+            std::string::npos);
+}
+
+TEST_F(HubRolloutSourceTest, AnUnknownVersionIsNoVerdictWhileTheHubIsAway) {
+  const Group group = honest(0);
+  const Status status =
+      validate_group(group, expectations(), [](Version) -> Result<Sha256Digest> { return unavailable("away"); });
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+
+#include "learn/trainer.h"
+
+namespace flotilla {
+
+using MakeTrainer =
+    std::function<Result<std::unique_ptr<Trainer>>(const ModelDescription& description, const TrainerOptions& options)>;
+
+// The program flotilla-learner: reads the configuration, makes the run known at the hub (run.json and artifacts, signed
+// with the key in the user's configuration folder), and runs the LearnerLoop until the run has finished or `stop` asks
+// to leave. Everything local lies in the configured folder: run.toml as resolved, events/, checkpoints/, environment/,
+// and the socket `control`. With --dry-run, checks all of it, writes nothing outside that folder, prints what it found
+// and returns. invalid_argument for arguments and configuration.
+Status run_learner_program(std::span<const std::string> arguments, const MakeTrainer& make_trainer,
+                           std::stop_token stop);
+
+// The socket through which a learner with this folder is asked (control_socket.h).
+inline constexpr char kControlSocketName[] = "control";
+
+}  // namespace flotilla

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "model/grid.h"
+#include "rollout/group.h"
+#include "sync/head.h"
+#include "sync/publisher.h"
+
+namespace flotilla {
+
+struct ReceivedGroup {
+  Group group;
+  Bytes file;  // as it came; what a checkpoint keeps
+};
+
+struct RefusedGroup {
+  std::string name;    // the group's id, or where it lies when it cannot be read
+  std::string worker;  // empty when unknown
+  std::string reason;
+};
+
+struct RolloutPoll {
+  std::vector<ReceivedGroup> groups;  // valid: they pass validate_group()
+  std::vector<RefusedGroup> refused;  // each is reported once
+};
+
+// Where the learner's groups come from. It knows neither hub nor fleet. One thread.
+class RolloutSource {
+ public:
+  virtual ~RolloutSource() = default;
+  // Groups whose oldest version is at least `oldest` and which are new: not returned or refused before, and not
+  // `known`. An error is for the caller to report; the next poll tries again, and nothing is lost.
+  virtual Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>& known) = 0;
+};
+
+struct SnapshotVersion {
+  Version version;
+  Sha256Digest state;
+  Generation generation;  // of the learner that holds the run now
+};
+
+// Where the learner's weights go. One thread.
+class SnapshotSink {
+ public:
+  virtual ~SnapshotSink() = default;
+  // As Publisher: errors that can be tried again are unavailable or deadline_exceeded; failed_precondition means that a
+  // newer learner has taken over.
+  virtual Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) = 0;
+  virtual Status update(RunState state, std::int64_t wanted) = 0;
+  // The newest version that readers can see; nullopt before the first.
+  virtual Result<std::optional<SnapshotVersion>> newest() = 0;
+};
+
+}  // namespace flotilla

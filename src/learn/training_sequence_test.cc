@@ -1,0 +1,96 @@
+#include "learn/training_sequence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "rollout/group_for_tests.h"
+
+namespace flotilla {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::int32_t> rows_of(const TrainingSequence& sequence) {
+  std::vector<std::int32_t> rows;
+  for (const TrainingTarget& target : sequence.targets) rows.push_back(target.row);
+  return rows;
+}
+
+std::vector<TokenId> targets_of(const TrainingSequence& sequence) {
+  std::vector<TokenId> tokens;
+  for (const TrainingTarget& target : sequence.targets) tokens.push_back(target.token);
+  return tokens;
+}
+
+const std::vector<float> kAdvantages{0.5f, -0.5f};
+
+TEST(PackGroup, SharesThePromptAndTrainsOnModelTokensOnly) {
+  const auto sequences = pack_group(make_test_group(), kAdvantages, {});
+  ASSERT_EQ(sequences.size(), 1u);
+  const TrainingSequence& sequence = sequences[0];
+  EXPECT_THAT(sequence.tokens, ElementsAre(1, 2, 3, 40, 41, 50, 51, 52, 44, 45));
+  EXPECT_EQ(sequence.prompt, 3);
+  EXPECT_THAT(sequence.branch_ends, ElementsAre(8, 10));
+  EXPECT_THAT(rows_of(sequence), ElementsAre(2, 2, 3, 7, 8, 9));
+  EXPECT_THAT(targets_of(sequence), ElementsAre(40, 44, 41, 42, 45, 46));
+  EXPECT_EQ(sequence.targets[0].worker_logprob, -0.25f);
+  EXPECT_EQ(sequence.targets[0].advantage, 0.5f);
+  EXPECT_EQ(sequence.targets[1].worker_logprob, -3.0f);
+  EXPECT_EQ(sequence.targets[1].advantage, -0.5f);
+}
+
+TEST(PackGroup, WithoutSharingMakesASequenceAnEpisode) {
+  const auto sequences = pack_group(make_test_group(), kAdvantages, {.share_prompt = false});
+  ASSERT_EQ(sequences.size(), 2u);
+  EXPECT_THAT(sequences[0].tokens, ElementsAre(1, 2, 3, 40, 41, 50, 51, 52));
+  EXPECT_THAT(sequences[1].tokens, ElementsAre(1, 2, 3, 44, 45));
+  EXPECT_THAT(rows_of(sequences[1]), ElementsAre(2, 3, 4));
+}
+
+TEST(PackGroup, SplitsAGroupThatIsTooLongAndRepeatsItsPrompt) {
+  const auto sequences = pack_group(make_test_group(), kAdvantages, {.max_tokens = 9});
+  ASSERT_EQ(sequences.size(), 2u);
+  EXPECT_EQ(sequences[1].prompt, 3);
+  EXPECT_THAT(sequences[1].tokens, ElementsAre(1, 2, 3, 44, 45));
+}
+
+TEST(PackGroup, KeepsAnEpisodeThatAloneIsTooLong) {
+  EXPECT_EQ(pack_group(make_test_group(), kAdvantages, {.max_tokens = 4}).size(), 2u);
+}
+
+TEST(PackGroup, LeavesOutTruncatedEpisodesWhenTheyAreMasked) {
+  const auto sequences = pack_group(make_test_group(), kAdvantages, {.mask_truncated = true});
+  ASSERT_EQ(sequences.size(), 1u);
+  EXPECT_THAT(targets_of(sequences[0]), ElementsAre(40, 41, 42));
+}
+
+TEST(PackGroup, LeavesOutEpisodesWithoutSignalOnlyWhenAsked) {
+  const std::vector<float> none{0, 0};
+  EXPECT_TRUE(pack_group(make_test_group(), none, {.skip_without_signal = true}).empty());
+  EXPECT_EQ(pack_group(make_test_group(), none, {}).size(), 1u);
+}
+
+TEST(PackGroup, AnEpisodeOfOneModelTokenIsTheLastWordOfThePrompt) {
+  Group group = make_test_group();
+  group.episodes.resize(1);
+  group.episodes[0].tokens.resize(4);
+  group.episodes[0].sources.resize(4);
+  const auto sequences = pack_group(group, std::vector<float>{1.0f}, {});
+  ASSERT_EQ(sequences.size(), 1u);
+  EXPECT_THAT(sequences[0].tokens, ElementsAre(1, 2, 3));
+  EXPECT_THAT(sequences[0].branch_ends, ElementsAre(3));
+  EXPECT_THAT(rows_of(sequences[0]), ElementsAre(2));
+}
+
+TEST(MicroBatches, NeverExceedTheLimitUnlessOneSequenceDoes) {
+  std::vector<TrainingSequence> sequences(5);
+  const int sizes[] = {4, 5, 20, 3, 3};
+  for (int i = 0; i < 5; ++i) sequences[i].tokens.resize(sizes[i]);
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  for (const MicroBatch& batch : micro_batches(sequences, 10)) ranges.emplace_back(batch.begin, batch.end);
+  EXPECT_THAT(ranges, ElementsAre(std::pair(0u, 2u), std::pair(2u, 3u), std::pair(3u, 5u)));
+  EXPECT_TRUE(micro_batches({}, 10).empty());
+}
+
+}  // namespace
+}  // namespace flotilla
