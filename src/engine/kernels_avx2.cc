@@ -156,6 +156,7 @@ inline void matmul_tile(const std::int8_t* q, const std::uint16_t* scales, std::
     I16 dots[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) dots[r] = zero_integers();
+#pragma GCC unroll 4
     for (int k = 0; k < kActivationGroup; k += 2) {
       const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(q)));
       const __m256i high = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(q + 16)));
@@ -167,6 +168,8 @@ inline void matmul_tile(const std::int8_t* q, const std::uint16_t* scales, std::
         const __m256i both = _mm256_set1_epi32(pair);
         dots[r].low = _mm256_add_epi32(dots[r].low, _mm256_madd_epi16(both, low));
         dots[r].high = _mm256_add_epi32(dots[r].high, _mm256_madd_epi16(both, high));
+        // Rows in turn: left alone, the compiler loads the activations of all rows first and spills a sum.
+        asm volatile("" : "+x"(dots[r].low), "+x"(dots[r].high));
       }
     }
     const F16 scale = load_bf16(scales);
