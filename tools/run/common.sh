@@ -2,6 +2,8 @@
 FLOTILLA_VENV="${FLOTILLA_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/flotilla/venv}"
 FLOTILLA_JOBS="${FLOTILLA_JOBS:-$(nproc)}"
 export FLOTILLA_VENV
+# A second clone finds what the first one compiled.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
 say() { printf '\033[1m%s\033[0m\n' "run: $*" >&2; }
 fail() {

@@ -1,0 +1,58 @@
+"""kill -9 of a worker and of the learner while a run goes on; a new worker joins; nothing is lost, nothing counts twice."""
+import collections
+import pathlib
+import sys
+import tempfile
+
+from fleet import RUN, Fleet, kill
+
+STEPS = 12
+SETTINGS = ["--learner.steps", str(STEPS), "--learner.budget_seconds", "0", "--learner.batch_groups", "2", "--learner.checkpoint_every",
+            "3", "--learner.max_reuse", "2", "--warmup.demonstrations", "64"]
+
+
+def surviving_uses(events: list[dict]) -> collections.Counter:
+    """For each group, the steps of the lineage that survived which trained on it (docs/formats/events.md)."""
+    steps: list[dict] = []
+    for event in events:
+        if event["kind"] == "learner.resume":
+            steps = [step for step in steps if step["fields"]["step"] <= event["fields"]["step"]]
+        elif event["kind"] == "learner.step":
+            steps.append(event)
+    assert [step["fields"]["step"] for step in steps] == list(range(1, STEPS + 1)), "steps are missing from the lineage"
+    return collections.Counter(group for step in steps for group in step["fields"]["groups"])
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder, Fleet(pathlib.Path(folder) / "run", SETTINGS) as fleet:
+        learner = fleet.learner()
+        fleet.wait("run.json", lambda: (fleet.hub / RUN / "run.json").exists() or learner.poll() is not None)
+        first, second = fleet.worker("first"), fleet.worker("second")
+        fleet.wait("step 2", lambda: len(fleet.events("learner.step")) >= 2)
+        kill(first)
+        third = fleet.worker("third")
+        fleet.wait("a group of the new worker", lambda: [e for e in fleet.events("worker.upload")
+                                                         if e["writer"] not in {w["writer"] for w in fleet.events("worker.start")[:2]}])
+        fleet.wait("step 5", lambda: [e for e in fleet.events("learner.step") if e["fields"]["step"] >= 5])
+        kill(learner)
+        learner = fleet.learner()
+        assert learner.wait() == 0, (fleet.folder / "learner.log").read_text()
+        assert second.wait() == 0 and third.wait() == 0
+
+        # The events of one life are in order; the learner's own folder also has what a kill kept from the hub.
+        events = sorted((e for kind in ("learner.resume", "learner.step") for e in fleet.events(kind)), key=lambda e: e["sequence"])
+        uses = surviving_uses(events)
+        assert len(fleet.events("learner.resume")) == 1
+        assert max(uses.values()) <= 2, uses
+        versions = [e["fields"]["version"] for e in fleet.events("learner.publish")]
+        assert versions == sorted(set(versions)), f"a version was published twice: {versions}"
+        check = fleet.command("verify", "--run", fleet.address)
+        assert check.returncode == 0, check.stdout + check.stderr
+        print(f"{STEPS} steps; {len(uses)} groups trained on, none more than {max(uses.values())} times; versions {versions}")
+        print(check.stdout.strip())
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
