@@ -121,6 +121,13 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
   return true;
 }
 
+// Keeps a sum in its register: left alone, the compiler moves the sums about and spills some in the inner loop.
+inline void pin([[maybe_unused]] __m512i& sum) {
+#if !defined(FLOTILLA_SIMDE)
+  asm volatile("" : "+v"(sum));
+#endif
+}
+
 // kRows rows times kPanels neighbouring panels.
 template <int kRows, int kPanels>
 inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const QuantizedRows& x, std::int64_t row, float* out,
@@ -141,6 +148,7 @@ inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const Quantiz
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) dots[r][p] = start;
     }
+#pragma GCC unroll 4
     for (int k = 0; k < kActivationGroup; k += 4) {
       __m512i quads[kPanels];
 #pragma GCC unroll 4
@@ -152,7 +160,10 @@ inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const Quantiz
         __builtin_memcpy(&quad, a + r * x.stride + k, sizeof(quad));
         const __m512i four = _mm512_set1_epi32(quad);
 #pragma GCC unroll 4
-        for (int p = 0; p < kPanels; ++p) dots[r][p] = _mm512_dpbusd_epi32(dots[r][p], four, quads[p]);
+        for (int p = 0; p < kPanels; ++p) {
+          dots[r][p] = _mm512_dpbusd_epi32(dots[r][p], four, quads[p]);
+          pin(dots[r][p]);
+        }
       }
     }
     a += kActivationGroup;
