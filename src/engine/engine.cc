@@ -111,6 +111,7 @@ class CpuEngine final : public Engine {
       return failed_precondition(fmt::format("engine: new weights while {} sequences are open", open_sequences_));
     }
     FLOTILLA_RETURN_IF_ERROR(check_grid(description_, state));
+    const FloatMode mode;
     weights_.load(state, pool_);
     loaded_ = true;
     return ok_status();
@@ -378,6 +379,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const ModelDescription& descripti
   if (options.kv_blocks < 1 || options.kv_blocks > kBlocksMax) {
     return invalid_argument(fmt::format("engine: {} KV blocks lie outside [1, {}]", options.kv_blocks, kBlocksMax));
   }
+  const FloatMode mode;
   EngineOptions resolved = options;
   FLOTILLA_ASSIGN_OR_RETURN(resolved.isa, resolve(options.isa));
   auto engine = std::make_unique<CpuEngine>(description, resolved);

@@ -3,6 +3,10 @@
 
 #include <bit>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "engine/engine.h"
 #include "engine/random_model.h"
 
@@ -139,6 +143,22 @@ TEST(EngineExactness, EveryIsaEveryNumberOfThreadsAndBothWidthsAgreeWithTheScala
     }
   }
 }
+
+#if defined(__x86_64__)
+TEST(EngineExactness, TheCallersFloatingPointModeChangesNothingAndComesBack) {
+  const auto tokens = prompt(6, 40);
+  const Seen expected = read_in_pieces(*make_engine(options(Isa::kAuto, 2)), tokens, {40});
+  const unsigned before = _mm_getcsr();
+  // As a numerical library may leave it: towards zero, subnormal numbers flushed on both sides.
+  const unsigned odd = before | 0xe040;
+  _mm_setcsr(odd);
+  const Seen seen = read_in_pieces(*make_engine(options(Isa::kAuto, 2)), tokens, {40});
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_EQ(seen, expected);
+  EXPECT_EQ(after & ~0x3fu, odd & ~0x3fu);
+}
+#endif
 
 TEST(EngineExactness, AnyCutOfASequenceIntoCallsGivesTheSameReadouts) {
   const auto tokens = prompt(2, 120);
