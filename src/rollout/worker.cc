@@ -333,6 +333,11 @@ Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options
                                         options.key ? "given" : "missing", options.sweep_groups, options.upload_queue,
                                         options.rows_per_call));
   }
+  // It becomes part of every group.
+  const std::string& name = options.operator_name;
+  if (!name.empty() && (name.find('/') != std::string::npos || name.size() > 128 || !check_key(name).ok())) {
+    return invalid_argument(fmt::format("operator \"{}\": expected at most 128 of [A-Za-z0-9._-]", name));
+  }
   return Worker(store, options, events, std::move(stop), clock).run();
 }
 

@@ -23,7 +23,7 @@ struct WorkerOptions {
   HubLayout layout;
   std::string learner_fingerprint;        // whom to believe; empty: whoever made the run
   std::shared_ptr<const SigningKey> key;  // who the worker is: worker_id()
-  std::string operator_name;              // empty: the worker itself
+  std::string operator_name;              // [A-Za-z0-9._-]; empty: the worker itself
   std::filesystem::path cache_folder;     // artifacts and indexes; may be shared by workers
   std::filesystem::path state_folder;     // WorkerCounter; may be shared by workers, not by hubs with runs of one name
   int threads = 1;

@@ -291,7 +291,8 @@ TEST_F(WorkerTest, SaysHowMuchMemoryItNeeds) {
 TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
   for (const auto change : std::initializer_list<void (*)(WorkerOptions&)>{
            [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = 0; },
-           [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; }}) {
+           [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; },
+           [](WorkerOptions& o) { o.operator_name = "a b"; }, [](WorkerOptions& o) { o.operator_name = "a/b"; }}) {
     WorkerOptions options = this->options();
     change(options);
     EXPECT_EQ(failure(options).code(), StatusCode::kInvalidArgument);
