@@ -25,21 +25,25 @@ std::uint64_t FaultStore::operations() const {
 
 Result<FaultStore::Fate> FaultStore::next_fate(std::string_view operation, std::string_view key) {
   std::uint64_t index;
+  std::uint64_t crash_index;
+  CrashPoint crash_point;
   double chance;
   {
     const std::lock_guard lock(mutex_);
     index = operations_++;
-    if (index > crash_index_) return Fate::kDead;
-    if (index == crash_index_) {
-      switch (crash_point_) {
-        case CrashPoint::kBefore: return Fate::kDyingBefore;
-        case CrashPoint::kAfter: return Fate::kDyingAfter;
-        case CrashPoint::kTorn: return Fate::kDyingTorn;
-      }
-    }
+    crash_index = crash_index_;
+    crash_point = crash_point_;
     chance = random_.uniform();
   }
+  if (index > crash_index) return Fate::kDead;
   if (hook_) FLOTILLA_RETURN_IF_ERROR(hook_({operation, key, index}));
+  if (index == crash_index) {
+    switch (crash_point) {
+      case CrashPoint::kBefore: return Fate::kDyingBefore;
+      case CrashPoint::kAfter: return Fate::kDyingAfter;
+      case CrashPoint::kTorn: return Fate::kDyingTorn;
+    }
+  }
   if ((chance -= rates_.error) < 0) return Fate::kError;
   if ((chance -= rates_.lost_answer) < 0) return Fate::kLostAnswer;
   if ((chance -= rates_.torn_write) < 0) return Fate::kTorn;
@@ -91,7 +95,7 @@ template <typename Operation>
 Result<ETag> FaultStore::write(std::string_view name, std::string_view key, ByteSpan bytes, bool tearable,
                                Operation operation) {
   FLOTILLA_ASSIGN_OR_RETURN(const Fate fate, next_fate(name, key));
-  if (tearable && (fate == Fate::kTorn || fate == Fate::kDyingTorn) && !bytes.empty()) {
+  if (tearable && key != whole_key_ && (fate == Fate::kTorn || fate == Fate::kDyingTorn) && !bytes.empty()) {
     std::size_t part;
     {
       const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <string_view>
 
 #include "base/philox.h"
@@ -28,7 +29,8 @@ struct StoreCall {
 enum class CrashPoint { kBefore, kAfter, kTorn };
 
 // A store that fails as networks, disks and processes do, for tests and simulations: the same seed and calls give the
-// same faults. Only create-if-absent and put can be torn; a replacement of `head` is a rename everywhere. Thread safe.
+// same faults. Only create-if-absent and put can be torn, against what ObjectStore promises: a conditional replacement
+// is a rename everywhere. Thread safe.
 class FaultStore final : public ObjectStore {
  public:
   // Called before each operation, outside of all locks: delay in it, count, or return an error, which takes the place
@@ -37,6 +39,8 @@ class FaultStore final : public ObjectStore {
 
   FaultStore(ObjectStore& inner, FaultRates rates, std::uint64_t seed, Hook hook = nullptr);
 
+  // This key is never torn. Call it before use.
+  void never_tear(std::string key) { whole_key_ = std::move(key); }
   // The process dies at the operation with this index: from there on every call is cancelled and nothing happens.
   void crash_at(std::uint64_t index, CrashPoint point);
   bool crashed() const;
@@ -64,6 +68,7 @@ class FaultStore final : public ObjectStore {
   ObjectStore& inner_;
   const FaultRates rates_;
   const Hook hook_;
+  std::string whole_key_;
   mutable std::mutex mutex_;
   PhiloxStream random_;
   std::uint64_t operations_ = 0;

@@ -28,16 +28,17 @@ double shortest_double(float value) {
   return static_cast<float>(shortest) == value ? shortest : double{value};
 }
 
-Result<PublicKey> key_from_hex(std::string_view text) {
-  FLOTILLA_ASSIGN_OR_RETURN(const Bytes bytes, from_hex(text));
+Result<PublicKey> key_of(const nlohmann::json& body) {
+  const auto field = body.find("learner_key");
+  const auto bytes = field != body.end() && field->is_string() ? from_hex(field->get<std::string>()) : Bytes();
   PublicKey key;
-  if (bytes.size() != key.size()) return data_loss("field learner_key is not a key of 32 bytes in hex");
-  std::copy(bytes.begin(), bytes.end(), key.begin());
+  if (!bytes.ok() || bytes->size() != key.size()) return data_loss("field learner_key is not a key of 32 bytes in hex");
+  std::copy(bytes->begin(), bytes->end(), key.begin());
   return key;
 }
 
-Result<RunSpec> parse(const SignedJson& document) {
-  JsonFields fields(document.body);
+Result<RunSpec> parse(const nlohmann::json& body, const PublicKey& key) {
+  JsonFields fields(body);
   const auto whole = [&](const char* name, std::uint64_t smallest, std::int64_t largest) {
     return fields.number(name, smallest, static_cast<std::uint64_t>(largest));
   };
@@ -62,18 +63,10 @@ Result<RunSpec> parse(const SignedJson& document) {
   spec.top_k = static_cast<std::int32_t>(whole("top_k", 0, std::numeric_limits<std::int32_t>::max()));
   spec.top_p = static_cast<float>(fields.real("top_p"));
   if (!(spec.top_p > 0 && spec.top_p <= 1)) fields.fail("top_p", "is not in (0, 1]");
-  const auto key = key_from_hex(fields.text("learner_key", 64));
+  spec.learner_key = key;
+  fields.text("learner_key", 64);
   FLOTILLA_RETURN_IF_ERROR(fields.finish());
-  FLOTILLA_ASSIGN_OR_RETURN(spec.learner_key, key);
-  FLOTILLA_RETURN_IF_ERROR(check_signed_json(kKind, document, spec.learner_key));
   return spec;
-}
-
-// A number that a later program may have raised. Missing or odd values are left to the parser.
-Status check_known(const nlohmann::json& body, const char* name, int known) {
-  const auto found = body.find(name);
-  if (found == body.end() || !found->is_number_unsigned() || *found == known) return ok_status();
-  return upgrade_needed(name, found->dump(), known);
 }
 
 }  // namespace
@@ -103,11 +96,15 @@ Result<RunSpec> run_spec_from_json(std::string_view text) {
   if (text.size() > kRunSpecBytesMax) {
     return data_loss(fmt::format("run.json has {} bytes; at most {}", text.size(), kRunSpecBytesMax));
   }
-  FLOTILLA_ASSIGN_OR_RETURN(const SignedJson document,
-                            open_signed_json(text, "hub_format", kHubFormat).with_context("run.json"));
-  FLOTILLA_RETURN_IF_ERROR(check_known(document.body, "arithmetic", kRunArithmetic).with_context("run.json"));
-  FLOTILLA_RETURN_IF_ERROR(check_known(document.body, "scale_group", kScaleGroup).with_context("run.json"));
-  return parse(document).with_context("run.json");
+  const auto checked = [&]() -> Result<RunSpec> {
+    FLOTILLA_ASSIGN_OR_RETURN(const SignedJson document, open_signed_json(text));
+    FLOTILLA_ASSIGN_OR_RETURN(const PublicKey key, key_of(document.body));
+    FLOTILLA_RETURN_IF_ERROR(check_signed_json(kKind, document, key, "hub_format", kHubFormat));
+    FLOTILLA_RETURN_IF_ERROR(check_known(document.body, "arithmetic", kRunArithmetic));
+    FLOTILLA_RETURN_IF_ERROR(check_known(document.body, "scale_group", kScaleGroup));
+    return parse(document.body, key);
+  };
+  return checked().with_context("run.json");
 }
 
 Status publish_run_spec(ObjectStore& store, const HubLayout& layout, const RunSpec& spec, const SigningKey& key) {

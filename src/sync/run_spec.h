@@ -37,8 +37,9 @@ struct RunSpec {
   bool operator==(const RunSpec&) const = default;
 };
 
-// JSON with a signature over its canonical text. The run's name is "<owner>/<run>" in the characters of keys. Parsing checks the signature against the key inside, and every field's
-// type and range; an unknown format or arithmetic number says that the program has to be upgraded.
+// JSON with a signature over its canonical text. The run's name is "<owner>/<run>" in the characters of keys. Parsing
+// checks the signature against the key inside, and every field's type and range; an unknown format or arithmetic number
+// says that the program has to be upgraded.
 std::string run_spec_to_json(const RunSpec& spec, const SigningKey& key);
 Result<RunSpec> run_spec_from_json(std::string_view text);
 

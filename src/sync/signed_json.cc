@@ -32,14 +32,9 @@ std::string sign_json(std::string_view kind, const nlohmann::json& body, const S
   return text;
 }
 
-Result<SignedJson> open_signed_json(std::string_view text, const char* format_field, int format) {
+Result<SignedJson> open_signed_json(std::string_view text) {
   const std::string_view tail = text.size() < kTail ? std::string_view{} : text.substr(text.size() - kTail);
   if (!tail.starts_with(kSignatureStart) || !tail.ends_with(kSignatureEnd)) {
-    // A later format may sign otherwise: look at its number before calling it broken.
-    const auto other = parse_strict_json(text);
-    if (other.ok() && other->is_object() && other->contains(format_field) && (*other)[format_field] != format) {
-      return upgrade_needed(format_field, (*other)[format_field].dump(), format);
-    }
     return data_loss("does not end with a signature");
   }
   SignedJson document;
@@ -51,20 +46,25 @@ Result<SignedJson> open_signed_json(std::string_view text, const char* format_fi
   document.text = std::string(text.substr(0, text.size() - kTail)) + '}';
   FLOTILLA_ASSIGN_OR_RETURN(document.body, parse_strict_json(document.text));
   if (!document.body.is_object()) return data_loss("is not a JSON object");
-  if (document.body.contains(format_field) && document.body[format_field] != format) {
-    return upgrade_needed(format_field, document.body[format_field].dump(), format);
-  }
   if (document.body.dump() != document.text) return data_loss("is not in canonical form");
   return document;
 }
 
-Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key) {
-  return verify_signature(key, as_bytes(message_of(kind, document.text)), document.signature);
+Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key,
+                         const char* format_field, int format) {
+  FLOTILLA_RETURN_IF_ERROR(verify_signature(key, as_bytes(message_of(kind, document.text)), document.signature));
+  return check_known(document.body, format_field, format);
 }
 
 Status upgrade_needed(std::string_view what, std::string_view found, int known) {
   return failed_precondition(
       fmt::format("{} is {}, this program knows {}: upgrade flotilla", what, found.substr(0, 40), known));
+}
+
+Status check_known(const nlohmann::json& body, const char* name, int known) {
+  const auto found = body.find(name);
+  if (found == body.end() || !found->is_number_unsigned() || *found == known) return ok_status();
+  return upgrade_needed(name, found->dump(), known);
 }
 
 JsonFields::JsonFields(const nlohmann::json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {

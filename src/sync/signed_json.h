@@ -25,13 +25,18 @@ struct SignedJson {
   Signature signature{};
 };
 
-// data_loss for anything that sign_json does not write; `format_field` must hold `format`, otherwise
-// failed_precondition that tells to upgrade, whatever the rest looks like.
-Result<SignedJson> open_signed_json(std::string_view text, const char* format_field, int format);
-Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key);
+// data_loss for anything that sign_json does not write.
+Result<SignedJson> open_signed_json(std::string_view text);
+// permission_denied when the key did not sign it as this kind; then, failed_precondition that tells to upgrade when
+// `format_field` is a number other than `format`. In this order, so that a damaged document is not taken for a newer
+// one: every format, whatever else it changes, is signed in this way.
+Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key,
+                         const char* format_field, int format);
 
-// "KIND has ARITHMETIC 2, this program knows 1: upgrade flotilla": failed_precondition.
+// "WHAT is FOUND, this program knows KNOWN: upgrade flotilla": failed_precondition.
 Status upgrade_needed(std::string_view what, std::string_view found, int known);
+// upgrade_needed when the member is a whole number other than `known`. Missing and odd values are left to the parser.
+Status check_known(const nlohmann::json& body, const char* name, int known);
 
 // Reads the members of an object one by one. The first failure is kept and named; later reads give default values.
 class JsonFields {
