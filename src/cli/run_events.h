@@ -17,14 +17,17 @@ class RunEvents {
  public:
   RunEvents(ObjectStore& store, HubLayout layout) : store_(store), layout_(std::move(layout)) {}
 
-  // Events of the segments that came since the last call, by time. data_loss names a segment that cannot be read; the
-  // others are returned by the next call.
+  // Events of the segments that came since the last call, by time; those that name another writer than their key are
+  // left out. A segment that cannot be fetched is tried again by the next call, one that is corrupt is passed over.
   Result<std::vector<EventRecord>> poll();
+  // What went wrong with single segments since the last call.
+  std::vector<std::string> take_problems();
 
  private:
   ObjectStore& store_;
   HubLayout layout_;
   std::map<std::string, std::string> last_key_;  // by writer
+  std::vector<std::string> problems_;
 };
 
 }  // namespace flotilla

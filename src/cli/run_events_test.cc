@@ -33,15 +33,28 @@ TEST(RunEvents, ReturnsEachSegmentOnceAndByTime) {
   EXPECT_EQ((*second)[0].sequence, 1u);
 }
 
-TEST(RunEvents, NamesASegmentThatIsCorruptAndGoesOnAfterIt) {
+TEST(RunEvents, PassesOverACorruptSegmentAndNamesIt) {
   const auto store = make_memory_store();
   const HubLayout layout{"ada/demo"};
   ASSERT_TRUE(store->put(layout.events("learner", 0), as_bytes("no event\n")).ok());
+  ASSERT_TRUE(store->put(layout.events("learner", 1), as_bytes(line("learner", 7, 10))).ok());
   RunEvents events(*store, layout);
-  auto first = events.poll();
-  ASSERT_FALSE(first.ok());
-  EXPECT_NE(first.status().message().find("events/learner/0000000000"), std::string::npos);
-  EXPECT_TRUE(events.poll().ok());
+  auto records = events.poll();
+  ASSERT_TRUE(records.ok());
+  EXPECT_EQ(records->size(), 1u);
+  const auto problems = events.take_problems();
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_NE(problems[0].find("events/learner/0000000000"), std::string::npos);
+}
+
+TEST(RunEvents, AWorkerCannotSpeakForTheLearner) {
+  const auto store = make_memory_store();
+  const HubLayout layout{"ada/demo"};
+  ASSERT_TRUE(store->put(layout.events("w1", 0), as_bytes(line("learner", 0, 10))).ok());
+  RunEvents events(*store, layout);
+  auto records = events.poll();
+  ASSERT_TRUE(records.ok());
+  EXPECT_TRUE(records->empty());
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ StepSummary step_of(const Event& event) {
 
 void RunSummary::add(const EventRecord& record) {
   const Event& event = record.event;
+  if (event.kind.starts_with("learner.") && record.writer != "learner") return;
   if (event.kind == "learner.start") {
     max_reuse_ = field<std::int64_t>(event, "max_reuse");
     finished_.reset();

@@ -43,6 +43,7 @@ Status show(const ShowOptions& options) {
   RunEvents events(*store, address.layout());
   FLOTILLA_ASSIGN_OR_RETURN(const std::vector<EventRecord> records, events.poll());
   for (const EventRecord& record : records) summary.add(record);
+  for (const std::string& problem : events.take_problems()) fmt::print("event log: {}\n", problem);
   if (summary.steps().empty()) fmt::print("{}\n", progress_text(summary));
   fmt::print("{}{}{}{}{}", reward_plot(summary, inspect_terminal(1)), steps_table(summary, options.steps), workers_table(summary),
              weights_report(summary), training_report(summary));
@@ -57,7 +58,7 @@ void add_show_command(CLI::App& app, Action& action) {
   auto options = std::make_shared<ShowOptions>();
   command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
   command->add_option("--steps", options->steps, "How many of the last optimizer steps to list")->capture_default_str();
-  command->footer("Example:\n  flotilla show out/demo/hub/local/demo-1");
+  command->footer("Example:\n  flotilla show out/demo/1/hub/demo/dictionary");
   command->callback([&action, options] { action = [options] { return show(*options); }; });
 }
 

@@ -32,6 +32,7 @@ Status stop(const StopOptions& options) {
     return answer.status().with_context(fmt::format(
         "no learner answers in {} (a run with another [run] folder needs --folder; ask on the machine of the learner)", folder.string()));
   }
+  if (answer->find("\"ok\":true") == std::string::npos) return internal_error("the learner answers: " + *answer);
   fmt::print("{}: the learner {}\n", address.text(),
              options.leave ? "writes a checkpoint and leaves; flotilla learn goes on with the run"
                            : "finishes the run: it publishes, tells the fleet, and ends");

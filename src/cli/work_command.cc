@@ -42,7 +42,7 @@ Result<WorkConfig> read_config(const WorkOptions& options) {
   return config;
 }
 
-// Events go to a folder of the worker and, segment by segment, to the hub. Without the log the worker works all the same.
+// Events go to a folder of the worker for this run and, segment by segment, to the hub.
 Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& layout, const std::filesystem::path& folder,
                                            const std::string& writer) {
   EventLogOptions log;
@@ -74,7 +74,7 @@ Status work(const WorkOptions& options) {
   worker.upload_queue = config.worker.upload_queue;
   worker.poll = std::chrono::duration_cast<std::chrono::milliseconds>(config.worker.poll);
   const std::string id = worker_id(worker.key->public_key()).value();
-  FLOTILLA_ASSIGN_OR_RETURN(const auto events, open_log(*store, worker.layout, worker.state_folder / "events" / id, id));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto events, open_log(*store, worker.layout, worker.state_folder / "events" / address.owner / address.run / id, id));
   fmt::print("worker {} ({}) joins {}\n", id, options.name, address.text());
   std::fflush(stdout);
   FLOTILLA_ASSIGN_OR_RETURN(const WorkerReport report, run_worker(*store, worker, *events, signals.token()));

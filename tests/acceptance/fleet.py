@@ -63,6 +63,11 @@ class Fleet:
                     found.append(event)
         return found
 
+    def wait_for_run(self, learner: subprocess.Popen) -> None:
+        spec = self.hub / RUN / "run.json"
+        self.wait("run.json", lambda: spec.exists() or learner.poll() is not None)
+        assert spec.exists(), (self.folder / "learner.log").read_text()
+
     def wait(self, what: str, condition, seconds: float = 600):
         """Polls: what is waited for are files of other processes. The deadline is only for a failure."""
         deadline = time.monotonic() + seconds

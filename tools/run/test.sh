@@ -26,7 +26,7 @@ ctest --test-dir build/release --output-on-failure --no-tests=error -j "$(nproc)
 if [ $all -eq 1 ]; then
   for sanitizer in asan tsan; do
     build_preset $sanitizer
-    ctest --test-dir build/$sanitizer --output-on-failure --no-tests=error -j "$(nproc)" -LE 'long|oracle'
+    ctest --test-dir build/$sanitizer --output-on-failure --no-tests=error -j "$(nproc)" -LE long
   done
   for target in build/asan/bin/*_fuzz; do
     say "fuzzing with $(basename "$target") for 30 s"
