@@ -40,6 +40,8 @@ Status check_unit(const GroupIdentity& identity, const GroupExpectations& expect
   if (identity.task != assigned) {
     return invalid_argument(fmt::format("task {}, but {} was assigned", identity.task, assigned));
   }
+  // A worker that counts attempts itself could draw again for luckier samples.
+  if (identity.attempt != 0) return invalid_argument(fmt::format("attempt {}, expected 0", identity.attempt));
   return ok_status();
 }
 

@@ -193,9 +193,9 @@ Status LearnerLoop::train() {
       FLOTILLA_RETURN_IF_ERROR(look_around());
       report("paused");
       parts_.wait(settings_.poll);
-      if (!parts_.control.paused()) rl_began_ = parts_.clock.monotonic();
       continue;
     }
+    if (!rl_began_) rl_began_ = parts_.clock.monotonic();
     FLOTILLA_RETURN_IF_ERROR(look_around());
     const nanoseconds now = parts_.clock.monotonic();
     const auto batch = buffer_.draw(newest_->version);
@@ -312,16 +312,20 @@ Status LearnerLoop::end(std::string_view reason) {
   const bool finishes = reason != "leave";
   if (finishes && progress_.published_steps != progress_.steps) FLOTILLA_RETURN_IF_ERROR(publish());
   progress_.finished = finishes;
-  FLOTILLA_RETURN_IF_ERROR(checkpoint());
-  const RunState state = finishes ? RunState::kFinished : RunState::kPaused;
-  if (newest_) {
-    FLOTILLA_RETURN_IF_ERROR(insist("tell the fleet", [&] { return parts_.sink.update(state, 0); }));
+  // The fleet must hear of the end even when the disk is full.
+  const Status saved = checkpoint();
+  if (newest_ && finishes) {
+    FLOTILLA_RETURN_IF_ERROR(
+        insist("tell the fleet", [&] { return parts_.sink.update(RunState::kFinished, 0); }));
+  } else if (newest_) {
+    const Status told = parts_.sink.update(RunState::kPaused, 0);
+    if (!told.ok()) log_warning("learn", "the fleet was not told of the pause: {}", told.to_string());
   }
   emit("learner.finish", {{"step", progress_.steps},
                           {"version", newest_ ? newest_->version.value() : 0},
                           {"reason", reason},
                           {"seconds", progress_.seconds}});
-  return ok_status();
+  return saved;
 }
 
 Status LearnerLoop::look_around() {
@@ -462,7 +466,7 @@ Status LearnerLoop::checkpoint() {
   FLOTILLA_RETURN_IF_ERROR(parts_.flush_events());
   if (rl_began_) {
     progress_.seconds = rl_seconds();
-    rl_began_ = began;
+    rl_began_ = parts_.clock.monotonic();
   }
   progress_.optimizer_steps = parts_.trainer.optimizer_steps();
   LearnerMemory memory{
