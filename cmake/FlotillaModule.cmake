@@ -40,7 +40,7 @@ function(flotilla_module name)
     endif()
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE flotilla_${name} ${M_LIBS} ${M_TEST_LIBS} GTest::gmock GTest::gtest_main)
-    gtest_discover_tests(${name}_test PROPERTIES LABELS ${M_TEST_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60
+    gtest_discover_tests(${name}_test PROPERTIES LABELS ${M_TEST_LABEL} TIMEOUT 900 DISCOVERY_TIMEOUT 60
       WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   endif()
 endfunction()
