@@ -106,27 +106,6 @@ class XapianIndex : public DocumentIndex {
         for (auto match = matches.begin(); match != matches.end(); ++match) found.push_back(*match - 1);
       }
       give_back(std::move(database));
-      return true;
-    } catch (const Xapian::Error&) {
-      return false;
-    }
-  }
-
-  Result<std::vector<std::uint32_t>> search(std::string_view words, std::uint32_t count) const override {
-    std::vector<std::string> terms = terms_of(words);
-    std::sort(terms.begin(), terms.end());
-    terms.erase(std::unique(terms.begin(), terms.end()), terms.end());
-    if (terms.empty() || count == 0) return std::vector<std::uint32_t>{};
-    try {
-      Xapian::Database database = borrow();
-      Xapian::Enquire enquire(database);
-      enquire.set_query(Xapian::Query(Xapian::Query::OP_OR, terms.begin(), terms.end()));
-      enquire.set_weighting_scheme(Xapian::BM25Weight(ranking_.k1, 0, 1, ranking_.b, ranking_.min_normlen));
-      enquire.set_docid_order(Xapian::Enquire::ASCENDING);
-      std::vector<std::uint32_t> found;
-      const Xapian::MSet matches = enquire.get_mset(0, count);
-      for (auto match = matches.begin(); match != matches.end(); ++match) found.push_back(*match - 1);
-      give_back(std::move(database));
       return found;
     } catch (const Xapian::Error& error) {
       return xapian_status(error, path_);
