@@ -3,30 +3,14 @@
   logprobs MODEL IN OUT   OUT: JSON, for each episode the log-probability of every token after its prompt
   gradient MODEL IN OUT   OUT: safetensors, the gradient of the mean of -log-probability over all those tokens
 
-MODEL is a GGUF file or a folder; IN is JSON: [{"tokens": [...], "prompt": how many of them}, ...]. All in fp32.
+MODEL is a Hugging Face folder; IN is JSON: [{"tokens": [...], "prompt": how many of them}, ...]. All in fp32.
 """
 
 import json
-import os
 import sys
 
 import torch
 import transformers
-
-
-def load(path):
-    if os.path.isdir(path):
-        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    # from_pretrained(gguf_file=...) would do the same, but asks for one more package.
-    config = transformers.AutoConfig.from_pretrained(os.path.dirname(path), gguf_file=os.path.basename(path))
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
-    missing, unexpected = model.load_state_dict({k: v.float() for k, v in tensors.items()}, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
-    return model
 
 
 def logprobs(model, episode):
@@ -38,7 +22,7 @@ def logprobs(model, episode):
 
 def main():
     command, path, source, out = sys.argv[1:]
-    model = load(path).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     with open(source) as file:
         episodes = json.load(file)
     if command == "logprobs":

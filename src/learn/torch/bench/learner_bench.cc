@@ -1,0 +1,210 @@
+// Speed of the learner's optimizer step on SmolLM2-135M's shapes with random weights, beside the product of its largest
+// matrices, which bounds it.
+//
+//   learner_bench [--json FILE] [--threads N] [--steps N]
+//
+// A step trains on 4 groups x 8 episodes as the dictionary task has them: prompts of 60 tokens, episodes of 120 to 150,
+// of which 20 to 30 are the model's. Tokens are those of the episodes, each with its prompt, whatever is shared. The
+// best of all steps counts, wall clock; "a core" is per second of processor time, which stays meaningful on a busy
+// machine.
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/rand.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/philox.h"
+#include "learn/advantages.h"
+#include "learn/torch/torch_trainer.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int kGroups = 4, kEpisodes = 8, kPrompt = 60;
+
+ModelDescription smollm2() {
+  ModelDescription sizes;
+  sizes.architecture = "llama";
+  sizes.layers = 30;
+  sizes.hidden = 576;
+  sizes.heads = 9;
+  sizes.kv_heads = 3;
+  sizes.head_dim = 64;
+  sizes.ffn = 1536;
+  sizes.vocabulary = 49152;
+  sizes.context = 2048;
+  sizes.norm_epsilon = 1e-5f;
+  sizes.rope_theta = 100000;
+  sizes.tied_embeddings = true;
+  return describe_model(sizes).value();
+}
+
+ModelWeights random_weights(const ModelDescription& description) {
+  ModelWeights weights{description, {}};
+  PhiloxStream random(1, 0);
+  for (const TensorSpec& spec : description.tensors) {
+    std::vector<float>& tensor = weights.tensors.emplace_back(spec.size(), 1.0f);
+    if (spec.kind == TensorKind::kVector) continue;
+    for (float& value : tensor) value = 0.04f * (static_cast<float>(random.next_u32()) * 0x1p-31f - 1.0f);
+  }
+  return weights;
+}
+
+Group random_group(std::uint64_t stream, std::int32_t vocabulary) {
+  PhiloxStream random(2, stream);
+  const auto token = [&] { return static_cast<TokenId>(random.below(static_cast<std::uint64_t>(vocabulary))); };
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < kPrompt; ++i) prompt.push_back(token());
+  Group group;
+  group.prompt_tokens = kPrompt;
+  for (int e = 0; e < kEpisodes; ++e) {
+    Episode& episode = group.episodes.emplace_back();
+    episode.tokens = prompt;
+    episode.sources.assign(kPrompt, TokenSource::kPrompt);
+    const auto add = [&](TokenSource source, std::uint64_t count) {
+      for (std::uint64_t i = 0; i < count; ++i) {
+        episode.tokens.push_back(token());
+        episode.sources.push_back(source);
+      }
+    };
+    add(TokenSource::kModel, 12 + random.below(6));
+    add(TokenSource::kEnvironment, 40 + random.below(20));
+    add(TokenSource::kModel, 8 + random.below(5));
+    episode.logprobs.assign(episode.tokens.size(), -10.8f);
+    episode.reward = e % 3 == 0;
+  }
+  return group;
+}
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+struct Timing {
+  double wall = 1e30;
+  double processor = 1e30;
+};
+
+template <typename Work>
+Timing best_of(int times, const Work& work) {
+  Timing best;
+  for (int i = 0; i < times; ++i) {
+    const double processor = processor_seconds();
+    const auto begin = system_clock().monotonic();
+    work();
+    best.wall = std::min(best.wall, static_cast<double>((system_clock().monotonic() - begin).count()) * 1e-9);
+    best.processor = std::min(best.processor, processor_seconds() - processor);
+  }
+  return best;
+}
+
+std::string machine() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+int run(const std::string& json, int threads, int steps, const std::string& command) {
+  const ModelDescription description = smollm2();
+  const ModelWeights weights = random_weights(description);
+  nlohmann::ordered_json figures = nlohmann::ordered_json::array();
+  const auto report = [&](const std::string& figure, double value, const char* unit, double against) {
+    fmt::print("{:<64} {:>9.1f} {}\n", figure, value, unit);
+    std::fflush(stdout);
+    figures.push_back({{"figure", figure},
+                       {"value", value},
+                       {"unit", unit},
+                       {"against", against > 0 ? nlohmann::ordered_json("product of matrices") : nullptr},
+                       {"ratio", against > 0 ? nlohmann::ordered_json(value / against) : nullptr},
+                       {"goal", nullptr},
+                       {"met", nullptr},
+                       {"samples", steps},
+                       {"machine", machine()},
+                       {"command", command}});
+  };
+
+  std::vector<Group> groups;
+  std::vector<const Group*> pointers;
+  std::vector<std::vector<float>> values;
+  double tokens = 0;
+  for (int g = 0; g < kGroups; ++g)
+    groups.push_back(random_group(static_cast<std::uint64_t>(g), description.vocabulary));
+  for (const Group& group : groups) {
+    std::vector<double> rewards;
+    for (const Episode& episode : group.episodes) {
+      rewards.push_back(episode.reward);
+      tokens += static_cast<double>(episode.tokens.size());
+    }
+    pointers.push_back(&group);
+    values.push_back(advantages(rewards));
+  }
+
+  double peak = 0, peak_core = 0;
+  {
+    at::set_num_threads(threads > 0 ? threads : 2);
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = at::rand({1024, 576}), w = at::rand({3072, 576});
+    const Timing best = best_of(10 * steps, [&] { at::mm(x, w.t()); });
+    const double operations = 2.0 * 1024 * 576 * 3072 / 1e9;
+    peak = operations / best.wall;
+    peak_core = operations / best.processor;
+    report("product [1024, 576] x [576, 3072]", peak, "GFLOP/s", 0);
+    report("the same, a core", peak_core, "GFLOP/s", 0);
+  }
+
+  struct Case {
+    const char* name;
+    bool share, grid;
+  };
+  for (const Case& one : {Case{"shared prompt", true, false}, Case{"episodes alone", false, false},
+                          Case{"shared prompt, grid forward", true, true}}) {
+    auto trainer =
+        make_torch_trainer(description, {.threads = threads, .grid_forward = one.grid, .share_prompt = one.share})
+            .value();
+    FLOTILLA_CHECK(trainer->set_masters(weights).ok());
+    if (one.grid) trainer->set_grid(std::make_shared<const GridState>(make_grid(weights).value()));
+    PolicyStepReport last;
+    const PolicyStepOptions options{.loss = {}, .denominator = 2048};
+    const Timing best = best_of(steps, [&] { last = trainer->policy_step(pointers, values, options, {}, {}).value(); });
+    // Forward and backward are three products with each block's matrices a token, and with the head a target.
+    const double head = static_cast<double>(description.vocabulary) * description.hidden;
+    const double operations =
+        6.0 *
+        ((static_cast<double>(description.parameters()) - head) * static_cast<double>(last.computed) +
+         head * static_cast<double>(last.tokens)) /
+        1e9;
+    report(fmt::format("step, {}: tokens a second", one.name), tokens / best.wall, "tokens/s", 0);
+    report(fmt::format("step, {}: tokens a second, a core", one.name), tokens / best.processor, "tokens/s", 0);
+    report(fmt::format("step, {}: seconds", one.name), best.wall, "s", 0);
+    report(fmt::format("step, {}: matrix work, a core", one.name), operations / best.processor, "GFLOP/s", peak_core);
+  }
+  if (!json.empty()) std::ofstream(json) << figures.dump(2) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace flotilla
+
+int main(int argc, char** argv) {
+  std::string json, command = "learner_bench";
+  int threads = 0, steps = 3;
+  for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    if (name == "--json") json = argv[i + 1];
+    if (name == "--threads") threads = std::atoi(argv[i + 1]);
+    if (name == "--steps") steps = std::max(1, std::atoi(argv[i + 1]));
+  }
+  return flotilla::run(json, threads, steps, command);
+}
