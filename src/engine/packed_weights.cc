@@ -70,13 +70,11 @@ void pack_panel(const GridTensor& tensor, std::int64_t tensor_rows, std::int64_t
   std::int8_t* q = m.q + to * padded * kLanes;
   std::uint16_t* scales = m.scales + to * m.groups * kLanes;
   const std::int64_t rows = std::min(kLanes, tensor_rows - panel * kLanes);
-  const std::int64_t whole = m.cols / kWays;
   for (std::int64_t j = 0; j < rows; ++j) {
     const std::int64_t row = panel * kLanes + j;
     const std::int8_t* source = tensor.q.data() + row * m.cols;
     std::int8_t* target = q + j * kWays;
-    for (std::int64_t k = 0; k < whole; ++k) std::memcpy(target + k * kLanes * kWays, source + k * kWays, kWays);
-    for (std::int64_t k = whole * kWays; k < m.cols; ++k) target[whole * kLanes * kWays + k % kWays] = source[k];
+    for (std::int64_t k = 0; k < m.cols; k += kWays) std::memcpy(target + k * kLanes, source + k, kWays);
     for (std::int64_t g = 0; g < m.groups; ++g) {
       scales[g * kLanes + j] = tensor.scales[static_cast<std::size_t>(row * m.groups + g)];
       if (m.sums == nullptr) continue;
