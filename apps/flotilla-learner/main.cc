@@ -1,3 +1,7 @@
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -6,7 +10,23 @@
 #include "learn/learner_program.h"
 #include "learn/torch/torch_trainer.h"
 
+namespace {
+
+// libtorch's threads (OpenMP) wait for each other by spinning, which takes the processor from workers on the same
+// machine and, when there are more threads than cores, from each other. The runtime reads its setting when it is
+// loaded, before main: hence the second start. Without /proc the first one goes on.
+void wait_without_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) ::execv(self.c_str(), argv);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  wait_without_spinning(argv);
   flotilla::StopSignals signals;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const flotilla::Status status =
