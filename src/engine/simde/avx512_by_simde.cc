@@ -65,6 +65,7 @@ inline simde__m256i shim_cvtps_ph(simde__m512 x, int) {
 }  // namespace
 
 #define _mm512_cvtph_ps shim_cvtph_ps
+#undef _mm512_cvtps_ph  // a macro in some compilers
 #define _mm512_cvtps_ph shim_cvtps_ph
 #define _mm512_cvtepu16_epi32 shim_cvtepu16_epi32
 #define _mm512_cvtepi16_epi32 shim_cvtepi16_epi32
