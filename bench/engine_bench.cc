@@ -32,10 +32,14 @@ struct Speed {
   double tokens_a_core_second = 0;
 };
 
+// "1,2,4"; empty when the text is no such list.
 std::vector<int> parse_list(const char* text) {
   std::vector<int> values;
-  for (const char* at = text; *at != 0; at += *at == ',')
-    values.push_back(static_cast<int>(std::strtol(at, const_cast<char**>(&at), 10)));
+  for (const char* at = text; *at != 0; at += *at == ',') {
+    const char* const begin = at;
+    values.push_back(static_cast<int>(std::strtol(begin, const_cast<char**>(&at), 10)));
+    if (at == begin || values.back() < 1 || (*at != 0 && *at != ',')) return {};
+  }
   return values;
 }
 
