@@ -7,6 +7,5 @@ source tools/run/common.sh
 name="${1:-}"
 [ -x "bench/$name.sh" ] || { echo "run bench: no benchmark '$name'; expected engine" >&2; exit 2; }
 tools/run/setup.sh
-use_venv
 CMAKE_ARGS=-DFLOTILLA_BENCH=ON build_preset release
 exec "bench/$name.sh"

@@ -1,6 +1,7 @@
 # Shared by the scripts behind ./run.
 FLOTILLA_VENV="${FLOTILLA_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/flotilla/venv}"
 FLOTILLA_JOBS="${FLOTILLA_JOBS:-$(nproc)}"
+# Programs find the real model and the oracles through it.
 export FLOTILLA_VENV
 # A second clone finds what the first one compiled.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
@@ -10,9 +11,6 @@ fail() {
   echo "run: $*" >&2
   exit 1
 }
-
-# Programs find the real model and the oracles through FLOTILLA_VENV.
-use_venv() { export FLOTILLA_VENV; }
 
 # The CMake prefix of libtorch: FLOTILLA_TORCH when given, else the torch package in the virtual environment.
 torch_prefix() {

@@ -15,7 +15,6 @@ for argument in "$@"; do
 done
 
 if [ $all -eq 1 ]; then tools/run/setup.sh clang-16 libclang-rt-16-dev; else tools/run/setup.sh; fi
-use_venv
 python3 tools/check_layers.py
 build_preset release
 # One test at a time a core; tests that need both cores say so with RUN_SERIAL.
