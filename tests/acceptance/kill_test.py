@@ -1,4 +1,5 @@
-"""kill -9 of a worker and of the learner while a run goes on; a new worker joins; nothing is lost, nothing counts twice."""
+"""kill -9 of a worker and of the learner while a run goes on, a new worker joins, the learner is asked to leave and comes back:
+nothing is lost, nothing counts twice."""
 import collections
 import pathlib
 import sys
@@ -37,13 +38,19 @@ def main() -> int:
         fleet.wait("step 5", lambda: [e for e in fleet.events("learner.step") if e["fields"]["step"] >= 5])
         kill(learner)
         learner = fleet.learner()
+        fleet.wait("the resumed learner's step 8", lambda: [e for e in fleet.events("learner.step") if e["fields"]["step"] >= 8])
+        # Asked to leave, it ends well and the run goes on with the next one.
+        leave = fleet.command("stop", fleet.address, "--leave")
+        assert leave.returncode == 0, leave.stderr
+        assert learner.wait() == 0
+        learner = fleet.learner()
         assert learner.wait() == 0, (fleet.folder / "learner.log").read_text()
         assert second.wait() == 0 and third.wait() == 0
 
         # The events of one life are in order; the learner's own folder also has what a kill kept from the hub.
         events = sorted((e for kind in ("learner.resume", "learner.step") for e in fleet.events(kind)), key=lambda e: e["sequence"])
         uses = surviving_uses(events)
-        assert len(fleet.events("learner.resume")) == 1
+        assert len(fleet.events("learner.resume")) == 2
         assert max(uses.values()) <= 2, uses
         versions = [e["fields"]["version"] for e in fleet.events("learner.publish")]
         assert versions == sorted(set(versions)), f"a version was published twice: {versions}"
