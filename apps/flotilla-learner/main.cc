@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -29,9 +30,14 @@ int main(int argc, char** argv) {
   wait_without_spinning(argv);
   flotilla::StopSignals signals;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const flotilla::Status status =
-      flotilla::run_learner_program(arguments, flotilla::make_torch_trainer, signals.token());
-  if (status.ok()) return 0;
-  std::cerr << "flotilla-learner: " << status.to_string() << "\n";
-  return status.code() == flotilla::StatusCode::kInvalidArgument ? 2 : 1;
+  try {
+    const flotilla::Status status =
+        flotilla::run_learner_program(arguments, flotilla::make_torch_trainer, signals.token());
+    if (status.ok()) return 0;
+    std::cerr << "flotilla-learner: " << status.to_string() << "\n";
+    return status.code() == flotilla::StatusCode::kInvalidArgument ? 2 : 1;
+  } catch (const std::exception& error) {
+    std::cerr << "flotilla-learner: " << error.what() << "\n";
+    return 1;
+  }
 }

@@ -23,8 +23,8 @@ Status demo(const DemoOptions& options) {
   const auto begin = system_clock().monotonic();
   FLOTILLA_ASSIGN_OR_RETURN(const DemoRun run, prepare_demo(options.out, options.overrides));
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(run.address, true));
-  FLOTILLA_RETURN_IF_ERROR(run_demo_fleet(run, signals.token()));
-  FLOTILLA_ASSIGN_OR_RETURN(const DemoResult result, evaluate_demo(*store, run, signals.token()));
+  FLOTILLA_ASSIGN_OR_RETURN(const Version first, run_demo_fleet(run, signals.token()));
+  FLOTILLA_ASSIGN_OR_RETURN(const DemoResult result, evaluate_demo(*store, run, first, signals.token()));
   const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
   FLOTILLA_ASSIGN_OR_RETURN(const bool rose, report_demo(*store, run, result, seconds));
   if (!rose) return internal_error("held-out pass@1 did not rise by more than 2.5 standard errors");

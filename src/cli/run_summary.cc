@@ -83,7 +83,6 @@ void RunSummary::add(const EventRecord& record) {
     finished_ = field<std::string>(event, "reason");
   } else if (event.kind.starts_with("worker.")) {
     WorkerSummary& worker = workers_[record.writer];
-    worker.last_seen = std::max(worker.last_seen, record.time);
     if (event.kind == "worker.start") {
       worker.stopped = false;
     } else if (event.kind == "worker.stop") {

@@ -45,7 +45,6 @@ struct WorkerSummary {
   std::int64_t model_tokens = 0;
   double sweep_seconds = 0;
   bool stopped = false;
-  std::chrono::milliseconds last_seen{0};
 };
 
 // What the event log of a run says, told in the order of time. A pure fold over events.

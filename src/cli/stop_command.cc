@@ -18,20 +18,17 @@ constexpr std::chrono::seconds kAnswerWithin{10};
 
 struct StopOptions {
   std::string run;
-  std::string folder;
   bool leave = false;
 };
 
 Status stop(const StopOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
-  const std::filesystem::path folder = options.folder.empty()
-                                           ? std::filesystem::path(".flotilla") / address.owner / address.run
-                                           : std::filesystem::path(options.folder);
+  const std::filesystem::path link = learner_link(address.hub, address.owner + "/" + address.run);
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::read_symlink(link, error);
+  if (error) return not_found(fmt::format("no learner of {} was started here by this user; ask where it runs", address.text()));
   const auto answer = ask_control_socket(folder / kControlSocketName, options.leave ? "leave" : "stop", kAnswerWithin);
-  if (!answer.ok()) {
-    return answer.status().with_context(fmt::format(
-        "no learner answers in {} (a run with another [run] folder needs --folder; ask on the machine of the learner)", folder.string()));
-  }
+  if (!answer.ok()) return answer.status().with_context(fmt::format("the learner in {} does not answer", folder.string()));
   if (answer->find("\"ok\":true") == std::string::npos) return internal_error("the learner answers: " + *answer);
   fmt::print("{}: the learner {}\n", address.text(),
              options.leave ? "writes a checkpoint and leaves; flotilla learn goes on with the run"
@@ -45,7 +42,6 @@ void add_stop_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("stop", "Ask the learner of a run on this machine to finish it");
   auto options = std::make_shared<StopOptions>();
   command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
-  command->add_option("--folder", options->folder, "The learner's folder ([run] folder); default .flotilla/OWNER/RUN");
   command->add_flag("--leave", options->leave, "Only end the process: the run may go on later");
   command->footer("Example:\n  flotilla stop /srv/hub/ada/demo");
   command->callback([&action, options] { action = [options] { return stop(*options); }; });

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/user_folders.h"
 #include "cli/commands.h"
 #include "cli/run_address.h"
 #include "cli/stop_signals.h"
-#include "cli/user_folders.h"
 #include "rollout/group_file.h"
 #include "rollout/sweep.h"
 #include "rollout/verify.h"
@@ -30,11 +30,6 @@ struct VerifyOptions {
   int threads = 0;
 };
 
-struct GroupFile {
-  std::string name;
-  Bytes bytes;
-};
-
 // A group file on a folder hub lies at HUB/OWNER/RUN/rollouts/VERSION/WORKER/GROUP: it names its run.
 Result<RunAddress> run_of_path(const std::string& path) {
   std::error_code error;
@@ -46,20 +41,20 @@ Result<RunAddress> run_of_path(const std::string& path) {
   return RunAddress::parse(folder.parent_path().string());
 }
 
-Result<std::vector<GroupFile>> read_groups(const VerifyOptions& options, ObjectStore& store, const HubLayout& layout) {
-  std::vector<GroupFile> files;
-  for (const std::string& path : options.groups) {
-    FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, read_file(path));
-    files.push_back({path, std::move(bytes)});
-  }
-  if (!options.groups.empty()) return files;
+// What to check: the files named, or the keys of all groups of the run.
+Result<std::vector<std::string>> list_groups(const VerifyOptions& options, ObjectStore& store, const HubLayout& layout) {
+  if (!options.groups.empty()) return options.groups;
   FLOTILLA_ASSIGN_OR_RETURN(const auto objects, list_all(store, layout.rollouts()));
-  for (const ObjectInfo& object : objects) {
-    FLOTILLA_ASSIGN_OR_RETURN(Object content, store.get(object.key));
-    files.push_back({object.key, std::move(content.bytes)});
-  }
-  if (files.empty()) return not_found("the run has no groups yet");
-  return files;
+  if (objects.empty()) return not_found("the run has no groups yet");
+  std::vector<std::string> keys;
+  for (const ObjectInfo& object : objects) keys.push_back(object.key);
+  return keys;
+}
+
+Result<Bytes> read_group(const VerifyOptions& options, ObjectStore& store, const std::string& name) {
+  if (!options.groups.empty()) return read_file(name);
+  FLOTILLA_ASSIGN_OR_RETURN(Object object, store.get(name));
+  return std::move(object.bytes);
 }
 
 Status verify(const VerifyOptions& options) {
@@ -88,16 +83,17 @@ Status verify(const VerifyOptions& options) {
     return pulled;
   });
 
-  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<GroupFile> files, read_groups(options, *store, layout));
+  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_groups(options, *store, layout));
   ProgressLine progress(std::cerr, inspect_terminal(2));
   const auto begin = system_clock().monotonic();
   std::size_t done = 0;
   std::size_t refused = 0;
   std::int64_t tokens = 0;
-  for (const GroupFile& file : files) {
-    if (signals.stopped()) return cancelled(fmt::format("stopped after {} of {} groups", done, files.size()));
-    progress.update(fmt::format("verifying: {}/{} groups, {} refused", done, files.size(), refused));
-    auto group = parse_group(file.bytes);
+  for (const std::string& name : names) {
+    if (signals.stopped()) return cancelled(fmt::format("stopped after {} of {} groups", done, names.size()));
+    progress.update(fmt::format("verifying: {}/{} groups, {} refused", done, names.size(), refused));
+    FLOTILLA_ASSIGN_OR_RETURN(const Bytes bytes, read_group(options, *store, name));
+    auto group = parse_group(bytes);
     Status status = group.status();
     if (group.ok()) {
       const auto report = verifier.verify(*group);
@@ -107,15 +103,15 @@ Status verify(const VerifyOptions& options) {
     ++done;
     if (status.ok()) continue;
     // Only what the file says counts against its worker; a hub that is away or a version that is gone does not.
-    if (group.ok() && status.code() != StatusCode::kInvalidArgument) return status.with_context(file.name);
+    if (group.ok() && status.code() != StatusCode::kInvalidArgument) return status.with_context(name);
     ++refused;
-    progress.print(fmt::format("{}: {}", file.name, status.message()));
+    progress.print(fmt::format("{}: {}", name, status.message()));
   }
   progress.finish();
   const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
-  fmt::print("{} groups, {} accepted, {} refused; {} sampled tokens replayed in {:.1f} s\n", files.size(), files.size() - refused,
+  fmt::print("{} groups, {} accepted, {} refused; {} sampled tokens replayed in {:.1f} s\n", names.size(), names.size() - refused,
              refused, tokens, seconds);
-  if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, files.size()));
+  if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, names.size()));
   return ok_status();
 }
 

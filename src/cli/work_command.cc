@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/user_folders.h"
 #include "cli/commands.h"
 #include "cli/run_address.h"
 #include "cli/stop_signals.h"
-#include "cli/user_folders.h"
 #include "config/config.h"
 #include "config/run_config.h"
 #include "rollout/worker.h"
@@ -34,10 +34,7 @@ struct WorkOptions {
 Result<WorkConfig> read_config(const WorkOptions& options) {
   WorkConfig config;
   if (!options.config.empty()) FLOTILLA_RETURN_IF_ERROR(load_config(config, options.config));
-  FLOTILLA_ASSIGN_OR_RETURN(const auto rest, override_config(config, options.overrides));
-  if (!rest.empty()) {
-    return invalid_argument(fmt::format("work: unexpected '{}'; expected --worker.KEY VALUE", rest.front()));
-  }
+  FLOTILLA_RETURN_IF_ERROR(override_config(config, options.overrides).status());
   FLOTILLA_RETURN_IF_ERROR(resolve_config(config));
   return config;
 }
@@ -67,7 +64,7 @@ Status work(const WorkOptions& options) {
                             SigningKey::load_or_create(user_config_folder() / "workers" / (options.name + ".pem")));
   worker.operator_name = config.worker.operator_id;
   worker.cache_folder = user_cache_folder();
-  worker.state_folder = user_state_folder() / "workers" / store_name(address);
+  worker.state_folder = user_state_folder() / "workers" / hub_folder_name(address.hub);
   worker.threads = config.worker.threads;
   worker.sweep_groups = config.worker.sweep_groups;
   worker.memory_limit_bytes = config.worker.memory_limit_mib << 20;
@@ -100,14 +97,23 @@ void add_work_command(CLI::App& app, Action& action) {
   command->add_option("--name", options->name, "Which of this user's workers this is; each has a key of its own")
       ->capture_default_str();
   command->add_option("--config", options->config, "A TOML file with the section [worker]");
-  command->allow_extras();
+  WorkConfig defaults;
+  for (const Section& section : schema_of(defaults)) {
+    for (const Field& field : section.fields) {
+      const std::string name = fmt::format("--{}.{}", section.name, field.name);
+      command->add_option_function<std::string>(
+                 name, [options, name](const std::string& value) { options->overrides.push_back(name + "=" + value); },
+                 fmt::format("{} [{}]", field.help, value_text(field)))
+          ->type_name("")
+          ->group("Settings");
+    }
+  }
   command->footer(
-      "--worker.KEY VALUE sets a field of docs/configuration.md. A worker may join and leave at any time; Ctrl-C finishes the\n"
-      "sweep under way if it is short, a second Ctrl-C ends at once.\n"
+      "A worker may join and leave at any time; Ctrl-C finishes the sweep under way if it is short, a second Ctrl-C ends at\n"
+      "once.\n"
       "Example:\n"
       "  flotilla work /srv/hub/ada/demo --learner sha256:1f0c... --worker.threads 2 --worker.sweep_groups 8");
-  command->callback([&action, command, options] {
-    options->overrides = command->remaining();
+  command->callback([&action, options] {
     action = [options]() -> Status {
       FLOTILLA_RETURN_IF_ERROR(check_worker_name(options->name));
       return work(*options);

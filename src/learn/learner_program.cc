@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "base/user_folders.h"
 #include "config/config.h"
 #include "learn/control_socket.h"
 #include "learn/hub_snapshot_sink.h"
@@ -86,7 +87,14 @@ struct Workshop {
   std::vector<std::uint64_t> demonstrations;  // tasks of the warm-up, in order
 };
 
-Result<Workshop> open_workshop(const RunConfig& config) {
+// A dry run leaves no key behind.
+Result<std::shared_ptr<const SigningKey>> open_key(bool dry_run) {
+  const fs::path path = user_config_folder() / "learner.pem";
+  std::error_code error;
+  return dry_run && !fs::exists(path, error) ? SigningKey::generate() : SigningKey::load_or_create(path);
+}
+
+Result<Workshop> open_workshop(const RunConfig& config, bool dry_run) {
   Workshop shop;
   shop.config = config;
   FLOTILLA_ASSIGN_OR_RETURN(shop.model, load_model(config.model.source));
@@ -96,7 +104,7 @@ Result<Workshop> open_workshop(const RunConfig& config) {
   FLOTILLA_ASSIGN_OR_RETURN(
       shop.environment, open_environment(config.environment.name, shop.artifact, config.run.folder / "environment"));
   FLOTILLA_ASSIGN_OR_RETURN(shop.rules, make_episode_rules(*shop.environment, *shop.model.tokenizer, description));
-  FLOTILLA_ASSIGN_OR_RETURN(shop.key, SigningKey::load_or_create(user_config_folder() / "learner.pem"));
+  FLOTILLA_ASSIGN_OR_RETURN(shop.key, open_key(dry_run));
 
   RunSpec& spec = shop.spec;
   spec.scale_group = static_cast<int>(kScaleGroup);
@@ -190,6 +198,17 @@ Status publish_run(ObjectStore& store, const HubLayout& layout, const Workshop& 
   return publish_run_spec(store, layout, shop.spec, *shop.key);
 }
 
+Status make_learner_link(const RunSection& run) {
+  const fs::path link = learner_link(run.hub, run.name);
+  const fs::path fresh = link.string() + ".new";
+  std::error_code error;
+  fs::create_directories(link.parent_path(), error);
+  fs::remove(fresh, error);
+  fs::create_directory_symlink(fs::absolute(run.folder, error), fresh, error);
+  if (!error) fs::rename(fresh, link, error);
+  return error ? errno_status(error.value(), "link " + link.string()) : ok_status();
+}
+
 Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token stop) {
   const RunConfig& config = shop.config;
   const HubLayout layout{config.run.name};
@@ -204,6 +223,7 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                                                                      [&control](std::string_view command) {
                                                                        return answer_learner_command(control, command);
                                                                      }));
+  FLOTILLA_RETURN_IF_ERROR(make_learner_link(config.run));
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(config.run.folder / "run.toml", config_toml(config)));
 
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_directory_store(config.run.hub, true));
@@ -258,6 +278,10 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
 
 }  // namespace
 
+fs::path learner_link(std::string_view hub, std::string_view run) {
+  return user_state_folder() / "learners" / hub_folder_name(hub) / run;
+}
+
 Status run_learner_program(std::span<const std::string> arguments, const MakeTrainer& make_trainer,
                            std::stop_token stop) {
   FLOTILLA_ASSIGN_OR_RETURN(const Arguments read, read_arguments(arguments));
@@ -265,7 +289,7 @@ Status run_learner_program(std::span<const std::string> arguments, const MakeTra
     std::cout << kHelp;
     return ok_status();
   }
-  FLOTILLA_ASSIGN_OR_RETURN(Workshop shop, open_workshop(read.config));
+  FLOTILLA_ASSIGN_OR_RETURN(Workshop shop, open_workshop(read.config, read.dry_run));
   if (read.dry_run) return print_findings(shop);
   return learn(std::move(shop), make_trainer, stop);
 }

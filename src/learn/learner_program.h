@@ -1,10 +1,12 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 
 #include "learn/trainer.h"
 
@@ -23,5 +25,7 @@ Status run_learner_program(std::span<const std::string> arguments, const MakeTra
 
 // The socket through which a learner with this folder is asked (control_socket.h).
 inline constexpr char kControlSocketName[] = "control";
+// A link that each learner makes on its machine, to its folder: who knows the run finds the learner. `run` is OWNER/RUN.
+std::filesystem::path learner_link(std::string_view hub, std::string_view run);
 
 }  // namespace flotilla

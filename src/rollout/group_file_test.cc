@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
+#include "model/oracle_for_tests.h"
 #include "model/safetensors.h"
 #include "rollout/group_for_tests.h"
 
@@ -278,12 +279,7 @@ TEST(GroupFile, OfANewerFormatAsksForAnUpgrade) {
 
 // The lines of docs/formats/group.md, run by the safetensors package that we did not write.
 TEST(GroupFile, IsReadByPythonInFiveLines) {
-  const char* home = std::getenv("HOME");
-  const char* venv = std::getenv("FLOTILLA_VENV");
-  const std::string folder = venv != nullptr ? venv : fmt::format("{}/.cache/flotilla/venv", home ? home : "");
-  const std::string python = folder + "/bin/python";
-  if (!std::filesystem::exists(python)) GTEST_SKIP() << "no Python at " << python << "; set FLOTILLA_VENV";
-
+  FLOTILLA_NEED_ORACLE();
   const std::string page = read_text_file("docs/formats/group.md").value();
   const auto begin = page.find("```python\n") + 10;
   const std::string lines = page.substr(begin, page.find("```", begin) - begin);
@@ -301,7 +297,7 @@ assert hashlib.sha256(f.metadata()["group"].encode() + data).hexdigest() == f.me
   const auto script = scratch.path() / "read.py";
   const std::string text = fmt::format("path = \"{}\"\n{}{}", kGolden, lines, checks);
   ASSERT_TRUE(write_file_atomically(script, text).ok());
-  EXPECT_EQ(std::system(fmt::format("{} {}", python, script.string()).c_str()), 0) << text;
+  EXPECT_TRUE(run_python(script)) << text;
 }
 
 }  // namespace

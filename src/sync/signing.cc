@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -131,14 +130,6 @@ Status verify_signature(const PublicKey& key, ByteSpan message, const Signature&
   ERR_clear_error();
   if (!valid) return permission_denied(fmt::format("the signature is not by the key {}", fingerprint(key)));
   return ok_status();
-}
-
-fs::path user_config_folder() {
-  if (const char* config = std::getenv("XDG_CONFIG_HOME"); config != nullptr && config[0] == '/') {
-    return fs::path(config) / "flotilla";
-  }
-  const char* home = std::getenv("HOME");
-  return fs::path(home != nullptr && home[0] != '\0' ? home : ".") / ".config" / "flotilla";
 }
 
 }  // namespace flotilla

@@ -31,7 +31,4 @@ class SigningKey {
 // permission_denied when the signature is not of this key and message.
 Status verify_signature(const PublicKey& key, ByteSpan message, const Signature& signature);
 
-// $XDG_CONFIG_HOME/flotilla or ~/.config/flotilla.
-std::filesystem::path user_config_folder();
-
 }  // namespace flotilla

