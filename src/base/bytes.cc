@@ -27,7 +27,8 @@ Result<Bytes> from_hex(std::string_view text) {
     } else if (c >= 'a' && c <= 'f') {
       digit = c - 'a' + 10;
     } else {
-      return data_loss(fmt::format("hex text has a byte 0x{:02x} at {}; expected 0-9 or a-f", static_cast<unsigned char>(c), i));
+      return data_loss(
+          fmt::format("hex text has a byte 0x{:02x} at {}; expected 0-9 or a-f", static_cast<unsigned char>(c), i));
     }
     bytes[i / 2] = static_cast<std::uint8_t>(bytes[i / 2] << 4 | digit);
   }
@@ -36,15 +37,18 @@ Result<Bytes> from_hex(std::string_view text) {
 
 std::string base64(ByteSpan bytes) {
   std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes.data(), static_cast<int>(bytes.size()));
+  const int length =
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes.data(), static_cast<int>(bytes.size()));
   text.resize(static_cast<std::size_t>(length));
   return text;
 }
 
 Result<Bytes> from_base64(std::string_view text) {
-  if (text.size() % 4 != 0) return data_loss(fmt::format("base64 text has {} characters; expected a multiple of 4", text.size()));
+  if (text.size() % 4 != 0)
+    return data_loss(fmt::format("base64 text has {} characters; expected a multiple of 4", text.size()));
   Bytes bytes(text.size() / 4 * 3);
-  const int length = EVP_DecodeBlock(bytes.data(), reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
+  const int length =
+      EVP_DecodeBlock(bytes.data(), reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
   std::size_t padding = 0;
   while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
   if (length < 0) return data_loss("not base64");
@@ -69,7 +73,8 @@ Result<std::uint64_t> ByteReader::get_varint() {
     if (shift == 63 && byte > 1) break;
     value |= std::uint64_t{byte & 0x7fu} << shift;
     if (byte < 0x80) {
-      if (byte == 0 && shift > 0) return data_loss(fmt::format("varint before byte {} is longer than needed", position_));
+      if (byte == 0 && shift > 0)
+        return data_loss(fmt::format("varint before byte {} is longer than needed", position_));
       return value;
     }
   }

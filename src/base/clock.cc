@@ -27,8 +27,8 @@ std::string utc_text(std::chrono::milliseconds wall) {
   const std::time_t time = seconds.count();
   std::tm parts{};
   gmtime_r(&time, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min, parts.tm_sec, (wall - seconds).count());
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, (wall - seconds).count());
 }
 
 }  // namespace flotilla

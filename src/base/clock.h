@@ -22,7 +22,9 @@ const Clock& system_clock();
 class ManualClock final : public Clock {
  public:
   std::chrono::nanoseconds monotonic() const override { return now_; }
-  std::chrono::milliseconds wall() const override { return std::chrono::duration_cast<std::chrono::milliseconds>(now_); }
+  std::chrono::milliseconds wall() const override {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(now_);
+  }
   void advance(std::chrono::nanoseconds by) { now_ += by; }
 
  private:

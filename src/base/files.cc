@@ -96,7 +96,8 @@ Status write_file_atomically(const fs::path& path, std::span<const ByteSpan> pie
   for (std::size_t i = 0; i < pieces.size() && status.ok(); ++i) status = write_all(fd.get(), pieces[i], temporary);
   if (status.ok() && ::fsync(fd.get()) != 0) status = errno_status(errno, "fsync " + temporary.string());
   if (fd.close() != 0 && status.ok()) status = errno_status(errno, "close " + temporary.string());
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = errno_status(errno, "rename to " + path.string());
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
+    status = errno_status(errno, "rename to " + path.string());
   if (!status.ok()) {
     ::unlink(temporary.c_str());
     return status;

@@ -21,12 +21,12 @@ class StrongId {
   Value value_{};
 };
 
-using Version = StrongId<struct VersionTag, std::uint64_t>;     // a published state of the weights
+using Version = StrongId<struct VersionTag, std::uint64_t>;        // a published state of the weights
 using Generation = StrongId<struct GenerationTag, std::uint64_t>;  // which learner may write `head`
-using WorkerId = StrongId<struct WorkerTag, std::string>;       // hex of the hash of the worker's public key
-using OperatorId = StrongId<struct OperatorTag, std::string>;   // who a worker belongs to
-using GroupId = StrongId<struct GroupTag, std::string>;         // hex, derived from run, task, attempt and worker
-using TokenId = std::int32_t;                                   // index into the vocabulary; arithmetic is common
+using WorkerId = StrongId<struct WorkerTag, std::string>;          // hex of the hash of the worker's public key
+using OperatorId = StrongId<struct OperatorTag, std::string>;      // who a worker belongs to
+using GroupId = StrongId<struct GroupTag, std::string>;            // hex, derived from run, task, attempt and worker
+using TokenId = std::int32_t;                                      // index into the vocabulary; arithmetic is common
 
 // "0000000012": keys sort as their numbers do.
 std::string padded(std::uint64_t number);

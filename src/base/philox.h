@@ -7,8 +7,8 @@
 namespace flotilla {
 
 // Philox 4x32-10, a counter-based generator: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3",
-// SC 2011. The same (counter, key) gives the same four words on every machine, so a random number can be named by what it
-// is for instead of by when it was drawn.
+// SC 2011. The same (counter, key) gives the same four words on every machine, so a random number can be named by what
+// it is for instead of by when it was drawn.
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
 
 // A sequence of numbers from one (seed, stream) pair. Not thread safe; copy it to replay.

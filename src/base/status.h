@@ -105,13 +105,13 @@ class [[nodiscard]] Result {
 }  // namespace flotilla
 
 // For bugs only: what a peer, a file or a model sends must become a Status.
-#define FLOTILLA_CHECK(condition) \
-  do {                            \
+#define FLOTILLA_CHECK(condition)                                               \
+  do {                                                                          \
     if (!(condition)) ::flotilla::check_failed(__FILE__, __LINE__, #condition); \
   } while (false)
 
-#define FLOTILLA_RETURN_IF_ERROR(expression)                         \
-  do {                                                               \
+#define FLOTILLA_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                            \
     if (::flotilla::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

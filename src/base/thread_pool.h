@@ -21,8 +21,8 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs body(piece, thread) for each piece in [0, pieces), thread in [0, threads()), and returns when all are done. One
-  // caller at a time; body must not throw and must not call run again.
+  // Runs body(piece, thread) for each piece in [0, pieces), thread in [0, threads()), and returns when all are done.
+  // One caller at a time; body must not throw and must not call run again.
   void run(std::int64_t pieces, const std::function<void(std::int64_t piece, int thread)>& body);
 
  private:

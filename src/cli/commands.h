@@ -11,7 +11,8 @@ class App;
 
 namespace flotilla {
 
-// What a command does after its arguments were parsed. invalid_argument ends the program with 2, any other error with 1.
+// What a command does after its arguments were parsed. invalid_argument ends the program with 2, any other error
+// with 1.
 using Action = std::function<Status()>;
 
 // Each adds one subcommand with its help and examples, and sets `action` when the command was chosen.

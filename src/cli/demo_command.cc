@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <string>
@@ -37,10 +37,12 @@ void add_demo_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "demo", "The main job on this machine: a learner and two workers train a small model to search a dictionary");
   auto options = std::make_shared<DemoOptions>();
-  command->add_option("--out", options->out, "Folder for runs of the demo; each gets a subfolder")->capture_default_str();
+  command->add_option("--out", options->out, "Folder for runs of the demo; each gets a subfolder")
+      ->capture_default_str();
   command->allow_extras();
   command->footer(
-      "Takes 15 to 20 minutes on two cores: a supervised warm-up, 8 minutes of reinforcement learning, and an evaluation of\n"
+      "Takes 15 to 20 minutes on two cores: a supervised warm-up, 8 minutes of reinforcement learning, and an "
+      "evaluation of\n"
       "version 0 and the last version on the same held-out questions. --SECTION.KEY VALUE changes a field of\n"
       "docs/configuration.md. Exits with 1 when pass@1 did not rise by more than 2.5 standard errors.\n"
       "Examples:\n"

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "base/files.h"
 #include "cli/child_process.h"
 #include "cli/demo_run.h"
 #include "cli/run_events.h"
 #include "cli/run_report.h"
-#include "base/files.h"
 #include "telemetry/terminal.h"
 
 namespace flotilla {
@@ -20,18 +20,19 @@ std::string episodes_text(const DemoResult& result) {
   for (std::size_t i = 0; i < count; ++i) {
     const ExampleEpisode& before = result.before.examples[i];
     const ExampleEpisode& after = result.after.examples[i];
-    text += fmt::format("\n{}\n  before (reward {:.0f}): {}\n  after  (reward {:.0f}): {}\n", before.question, before.reward,
-                        before.text, after.reward, after.text);
+    text += fmt::format("\n{}\n  before (reward {:.0f}): {}\n  after  (reward {:.0f}): {}\n", before.question,
+                        before.reward, before.text, after.reward, after.text);
   }
   return text;
 }
 
 std::string comparison_table(const DemoResult& result) {
-  std::string text = fmt::format("held out         before (version {})   after (version {})   difference\n", result.first.value(), result.last.value());
+  std::string text = fmt::format("held out         before (version {})   after (version {})   difference\n",
+                                 result.first.value(), result.last.value());
   for (const auto& [k, pair] : result.comparison) {
-    text += fmt::format("pass@{:<3}      {:9.3f} +- {:.3f}     {:9.3f} +- {:.3f}  {:+9.3f} +- {:.3f}\n", k, pair.before.value,
-                        pair.before.standard_error, pair.after.value, pair.after.standard_error, pair.difference.value,
-                        pair.difference.standard_error);
+    text += fmt::format("pass@{:<3}      {:9.3f} +- {:.3f}     {:9.3f} +- {:.3f}  {:+9.3f} +- {:.3f}\n", k,
+                        pair.before.value, pair.before.standard_error, pair.after.value, pair.after.standard_error,
+                        pair.difference.value, pair.difference.standard_error);
   }
   return text;
 }
@@ -62,12 +63,13 @@ Result<bool> report_demo(ObjectStore& store, const DemoRun& demo, const DemoResu
   for (const EventRecord& record : records) summary.add(record);
 
   fmt::print("\nThree held-out questions, answered before and after\n{}\n", episodes_text(result));
-  fmt::print("{}\n{}{}{}\n{}", reward_plot(summary, inspect_terminal(1)), training_report(summary), weights_report(summary),
-             workers_table(summary), comparison_table(result));
+  fmt::print("{}\n{}{}{}\n{}", reward_plot(summary, inspect_terminal(1)), training_report(summary),
+             weights_report(summary), workers_table(summary), comparison_table(result));
   const PairedEstimate& one = result.comparison.begin()->second;
   const double errors = one.difference.standard_error > 0 ? one.difference.value / one.difference.standard_error : 0;
   fmt::print("\npass@1 {} from {:.1f} % to {:.1f} %: {:.1f} standard errors of the paired difference, in {:.0f} s\n",
-             one.difference.value >= 0 ? "rose" : "fell", 100 * one.before.value, 100 * one.after.value, errors, seconds);
+             one.difference.value >= 0 ? "rose" : "fell", 100 * one.before.value, 100 * one.after.value, errors,
+             seconds);
 
   FLOTILLA_RETURN_IF_ERROR(
       write_file_atomically(demo.folder / "evaluation.json",

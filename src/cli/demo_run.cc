@@ -25,10 +25,10 @@ namespace flotilla {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kLearnerStarts = 4;                         // a learner that keeps dying has a reason that a restart won't mend
-constexpr std::chrono::milliseconds kLook{500};           // between two looks at processes and events
-constexpr std::chrono::minutes kRunAppearsWithin{10};     // from the learner's start to run.json
-constexpr std::chrono::minutes kFleetEndsWithin{2};       // from the end of the run
+constexpr int kLearnerStarts = 4;                // a learner that keeps dying has a reason that a restart won't mend
+constexpr std::chrono::milliseconds kLook{500};  // between two looks at processes and events
+constexpr std::chrono::minutes kRunAppearsWithin{10};  // from the learner's start to run.json
+constexpr std::chrono::minutes kFleetEndsWithin{2};    // from the end of the run
 
 // out/demo/1, out/demo/2, ...: the first that is not there.
 Result<fs::path> new_folder(const fs::path& out) {
@@ -81,9 +81,9 @@ class Fleet {
 
   Status start_learner() {
     ++learner_starts_;
-    FLOTILLA_ASSIGN_OR_RETURN(ChildProcess child,
-                              ChildProcess::start({program("flotilla-learner"), "--config", (demo_.folder / "run.toml").string()},
-                                                  log("learner")));
+    FLOTILLA_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::start({program("flotilla-learner"), "--config",
+                                                                       (demo_.folder / "run.toml").string()},
+                                                                      log("learner")));
     progress_.print(fmt::format("learner: process {}, log {}", child.pid(), log("learner").string()));
     learner_ = std::move(child);
     return ok_status();
@@ -101,9 +101,11 @@ class Fleet {
       }
       if (spec.status().code() != StatusCode::kNotFound) return std::move(spec).status();
       if (const auto end = learner_->poll()) {
-        return internal_error(fmt::format("the learner ended with {} before the run began; see {}", end->text(), log("learner").string()));
+        return internal_error(fmt::format("the learner ended with {} before the run began; see {}", end->text(),
+                                          log("learner").string()));
       }
-      if (system_clock().monotonic() > deadline) return deadline_exceeded("the learner did not make run.json; see " + log("learner").string());
+      if (system_clock().monotonic() > deadline)
+        return deadline_exceeded("the learner did not make run.json; see " + log("learner").string());
       progress_.update("preparing model and environment");
       std::unique_lock lock(mutex);
       wake.wait_for(lock, stop, kLook, [] { return false; });
@@ -113,10 +115,23 @@ class Fleet {
 
   std::vector<std::string> worker_command(const std::string& name) const {
     const WorkerSection& worker = demo_.config.worker;
-    return {program("flotilla"), "work", demo_.address.text(), "--learner", fingerprint_, "--name", name,
-            "--worker.threads", std::to_string(worker.threads), "--worker.sweep_groups", std::to_string(worker.sweep_groups),
-            "--worker.memory_limit_mib", std::to_string(worker.memory_limit_mib), "--worker.poll_seconds",
-            fmt::format("{}", worker.poll.count()), "--worker.upload_queue", std::to_string(worker.upload_queue),
+    return {program("flotilla"),
+            "work",
+            demo_.address.text(),
+            "--learner",
+            fingerprint_,
+            "--name",
+            name,
+            "--worker.threads",
+            std::to_string(worker.threads),
+            "--worker.sweep_groups",
+            std::to_string(worker.sweep_groups),
+            "--worker.memory_limit_mib",
+            std::to_string(worker.memory_limit_mib),
+            "--worker.poll_seconds",
+            fmt::format("{}", worker.poll.count()),
+            "--worker.upload_queue",
+            std::to_string(worker.upload_queue),
             "--worker.operator=" + worker.operator_id};
   }
 
@@ -127,8 +142,10 @@ class Fleet {
       progress_.print(fmt::format("worker {}: process {}, log {}", name, child.pid(), log(name).string()));
       workers_.push_back(std::move(child));
     }
-    std::string join = fmt::format("{} work {} --learner {} --name NAME", program("flotilla"), demo_.address.text(), fingerprint_);
-    progress_.print("another worker may join at any time, here or on a machine that shares the hub's folder:\n  " + join);
+    std::string join =
+        fmt::format("{} work {} --learner {} --name NAME", program("flotilla"), demo_.address.text(), fingerprint_);
+    progress_.print("another worker may join at any time, here or on a machine that shares the hub's folder:\n  " +
+                    join);
     progress_.print(fmt::format("how the run stands: {} show {}", program("flotilla"), demo_.address.text()));
     return ok_status();
   }
@@ -149,13 +166,15 @@ class Fleet {
       learner_->terminate();
       for (ChildProcess& worker : workers_) worker.terminate();
       learner_->wait();
-      return cancelled(fmt::format("stopped; {} goes on with the run", program("flotilla") + " learn --config " + (demo_.folder / "run.toml").string()));
+      return cancelled(fmt::format("stopped; {} goes on with the run",
+                                   program("flotilla") + " learn --config " + (demo_.folder / "run.toml").string()));
     }
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       const auto end = workers_[i].poll();
       if (!end || reported_.contains(i)) continue;
       reported_.insert(i);
-      if (!end->ok()) progress_.print(fmt::format("worker demo-{} ended with {}; the run goes on without it", i + 1, end->text()));
+      if (!end->ok())
+        progress_.print(fmt::format("worker demo-{} ended with {}; the run goes on without it", i + 1, end->text()));
     }
     if (reported_.size() == workers_.size() && !learner_->poll()) {
       return internal_error(fmt::format("all workers have ended; see {}", log("demo-1").string()));
@@ -218,9 +237,11 @@ Result<DemoRun> prepare_demo(const fs::path& out, const std::vector<std::string>
   DemoRun demo;
   FLOTILLA_RETURN_IF_ERROR(parse_config(demo.config, kDemoConfig, "configs/demo.toml"));
   FLOTILLA_ASSIGN_OR_RETURN(const auto rest, override_config(demo.config, overrides));
-  if (!rest.empty()) return invalid_argument(fmt::format("demo: unexpected '{}'; expected --SECTION.KEY VALUE", rest.front()));
+  if (!rest.empty())
+    return invalid_argument(fmt::format("demo: unexpected '{}'; expected --SECTION.KEY VALUE", rest.front()));
   if (demo.config.model.source.empty()) {
-    FLOTILLA_ASSIGN_OR_RETURN(demo.config.model.source, packaged_model().with_context("name a model with --model.source FILE"));
+    FLOTILLA_ASSIGN_OR_RETURN(demo.config.model.source,
+                              packaged_model().with_context("name a model with --model.source FILE"));
   }
   FLOTILLA_ASSIGN_OR_RETURN(const fs::path folder, new_folder(out));
   demo.folder = fs::absolute(folder).lexically_normal();

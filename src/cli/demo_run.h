@@ -18,8 +18,8 @@ struct DemoRun {
   RunConfig config;
 };
 
-// configs/demo.toml as it was when the program was built, then `overrides`; a folder below `out` that no earlier demo has
-// used; the model that a package ships (FLOTILLA_VENV), unless the configuration names one.
+// configs/demo.toml as it was when the program was built, then `overrides`; a folder below `out` that no earlier demo
+// has used; the model that a package ships (FLOTILLA_VENV), unless the configuration names one.
 Result<DemoRun> prepare_demo(const std::filesystem::path& out, const std::vector<std::string>& overrides);
 
 // Starts the learner and the workers and shows how they get on until the learner has finished. A worker that dies is
@@ -38,8 +38,8 @@ struct DemoResult {
 // The versions `first` and last on the same questions with the same seeds.
 Result<DemoResult> evaluate_demo(ObjectStore& store, const DemoRun& demo, Version first, std::stop_token stop);
 
-// The table, the plot and the episodes to read; and result.json. Returns false when the improvement is within the noise:
-// its paired difference is at most 2.5 standard errors.
+// The table, the plot and the episodes to read; and result.json. Returns false when the improvement is within the
+// noise: its paired difference is at most 2.5 standard errors.
 Result<bool> report_demo(ObjectStore& store, const DemoRun& demo, const DemoResult& result, double seconds);
 
 }  // namespace flotilla

@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <filesystem>
@@ -43,9 +43,10 @@ Result<EvaluationSubject> open_subject(const EvalOptions& options) {
   }
   const auto address = RunAddress::parse(run);
   if (!address.ok()) {
-    return invalid_argument(fmt::format(
-        "'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or HUB/OWNER/RUN@VERSION)",
-        options.subject));
+    return invalid_argument(
+        fmt::format("'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
+                    "HUB/OWNER/RUN@VERSION)",
+                    options.subject));
   }
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(*address));
   return open_run_version(*store, *address, version);
@@ -56,12 +57,14 @@ Status eval(const EvalOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject subject, open_subject(options));
   EvaluationRequest request = options.request;
   request.options.examples = static_cast<std::int32_t>(options.examples);
-  FLOTILLA_ASSIGN_OR_RETURN(const Evaluation evaluation, evaluate_subject(subject, request, inspect_terminal(2), signals.token()));
+  FLOTILLA_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                            evaluate_subject(subject, request, inspect_terminal(2), signals.token()));
   if (!options.json.empty()) {
     FLOTILLA_RETURN_IF_ERROR(write_file_atomically(options.json, evaluation_to_json(evaluation).dump(2) + "\n"));
   }
   for (const ExampleEpisode& example : evaluation.examples) {
-    fmt::print("--- task {}, reward {:.0f}, {}\n{}\n{}\n", example.task, example.reward, example.end, example.question, example.text);
+    fmt::print("--- task {}, reward {:.0f}, {}\n{}\n{}\n", example.task, example.reward, example.end, example.question,
+               example.text);
   }
   fmt::print("{}{}: {}", evaluation.examples.empty() ? "" : "---\n", options.subject, evaluation_text(evaluation));
   return ok_status();
@@ -70,13 +73,20 @@ Status eval(const EvalOptions& options) {
 }  // namespace
 
 void add_eval_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("eval", "pass@1 and pass@k on held-out tasks, of any version of a run or a model file");
+  CLI::App* command =
+      app.add_subcommand("eval", "pass@1 and pass@k on held-out tasks, of any version of a run or a model file");
   auto options = std::make_shared<EvalOptions>();
   EvaluateOptions& evaluation = options->request.options;
-  command->add_option("SUBJECT", options->subject, "HUB/OWNER/RUN, HUB/OWNER/RUN@VERSION, a .gguf file or a Hugging Face folder")
+  command
+      ->add_option("SUBJECT", options->subject,
+                   "HUB/OWNER/RUN, HUB/OWNER/RUN@VERSION, a .gguf file or a Hugging Face folder")
       ->required();
-  command->add_option("--questions", evaluation.questions, "Held-out tasks")->capture_default_str()->check(CLI::Range(1, 1000000));
-  command->add_option("--samples", evaluation.samples, "Episodes a task")->capture_default_str()->check(CLI::Range(1, 1024));
+  command->add_option("--questions", evaluation.questions, "Held-out tasks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--samples", evaluation.samples, "Episodes a task")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   command->add_option("--temperature", evaluation.sampling.temperature, "Sampling temperature; 0: most likely token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 10.0));
@@ -87,10 +97,15 @@ void add_eval_command(CLI::App& app, Action& action) {
   command->add_option("--questions-per-sweep", evaluation.questions_per_sweep, "Questions that are decoded together")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  command->add_option("--examples", options->examples, "Episodes to print")->capture_default_str()->check(CLI::Range(0, 1000));
+  command->add_option("--examples", options->examples, "Episodes to print")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000));
   command->add_option("--json", options->json, "Write the result to this file");
-  command->add_option("--environment", options->environment, "For a model file: the environment")->capture_default_str();
-  command->add_option("--environment-source", options->environment_source, "For a model file: what the environment is made from")
+  command->add_option("--environment", options->environment, "For a model file: the environment")
+      ->capture_default_str();
+  command
+      ->add_option("--environment-source", options->environment_source,
+                   "For a model file: what the environment is made from")
       ->capture_default_str();
   command->footer(
       "Examples:\n"

@@ -16,7 +16,8 @@
 
 namespace flotilla {
 
-Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress& address, std::optional<Version> version) {
+Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress& address,
+                                           std::optional<Version> version) {
   const HubLayout layout = address.layout();
   FLOTILLA_ASSIGN_OR_RETURN(const RunAssets assets, open_run_assets(store, layout, "", user_cache_folder()));
   EvaluationSubject subject;
@@ -24,7 +25,8 @@ Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress&
   subject.description = assets.description;
   subject.tokenizer = assets.tokenizer;
   subject.environment = assets.environment;
-  const auto subscriber = Subscriber::create(store, layout, subject.description, assets.spec.learner_key, null_event_sink());
+  const auto subscriber =
+      Subscriber::create(store, layout, subject.description, assets.spec.learner_key, null_event_sink());
   if (!version) {
     FLOTILLA_ASSIGN_OR_RETURN(const Head head, subscriber->poll());
     version = head.version;
@@ -45,7 +47,8 @@ Result<EvaluationSubject> open_model_file(const std::filesystem::path& path, std
   FLOTILLA_ASSIGN_OR_RETURN(GridState grid, make_grid(model.weights));
   subject.weights = std::make_shared<const GridState>(std::move(grid));
   FLOTILLA_ASSIGN_OR_RETURN(const Bytes artifact, build_environment_artifact(environment, environment_source));
-  FLOTILLA_ASSIGN_OR_RETURN(subject.environment, open_environment(environment, artifact, user_cache_folder() / "environments"));
+  FLOTILLA_ASSIGN_OR_RETURN(subject.environment,
+                            open_environment(environment, artifact, user_cache_folder() / "environments"));
   return subject;
 }
 
@@ -70,20 +73,22 @@ Result<Evaluation> evaluate_subject(const EvaluationSubject& subject, const Eval
   FLOTILLA_RETURN_IF_ERROR(engine->load(*subject.weights));
   ProgressLine progress(std::cerr, terminal);
   const std::string name = subject.version ? fmt::format("version {}", subject.version->value()) : subject.source;
-  return evaluate(*engine, rules, request.options,
-                  [&](std::int64_t done) {
-                    progress.update(fmt::format("evaluating {}: {}/{} questions", name, done, request.options.questions));
-                  },
-                  stop);
+  return evaluate(
+      *engine, rules, request.options,
+      [&](std::int64_t done) {
+        progress.update(fmt::format("evaluating {}: {}/{} questions", name, done, request.options.questions));
+      },
+      stop);
 }
 
 std::string evaluation_text(const Evaluation& evaluation) {
   std::string text;
   for (const auto& [k, estimate] : evaluation.pass_at_k) {
-    text += fmt::format("{}pass@{} {:.3f} (standard error {:.3f})", text.empty() ? "" : ", ", k, estimate.value, estimate.standard_error);
+    text += fmt::format("{}pass@{} {:.3f} (standard error {:.3f})", text.empty() ? "" : ", ", k, estimate.value,
+                        estimate.standard_error);
   }
-  return text + fmt::format("; {} questions x {} samples in {:.0f} s, {:.0f} model tokens/s\n", evaluation.questions.size(),
-                            evaluation.options.samples, evaluation.seconds,
+  return text + fmt::format("; {} questions x {} samples in {:.0f} s, {:.0f} model tokens/s\n",
+                            evaluation.questions.size(), evaluation.options.samples, evaluation.seconds,
                             static_cast<double>(evaluation.work.model_tokens) / std::max(evaluation.seconds, 1e-9));
 }
 

@@ -25,7 +25,8 @@ struct EvaluationSubject {
 };
 
 // A version of a run, the newest when none is given, with the run's tokenizer and environment, all from the hub.
-Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress& address, std::optional<Version> version);
+Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress& address,
+                                           std::optional<Version> version);
 // A GGUF file or a Hugging Face folder on the grid, with an environment made from what is installed here.
 Result<EvaluationSubject> open_model_file(const std::filesystem::path& path, std::string_view environment,
                                           const std::filesystem::path& environment_source);

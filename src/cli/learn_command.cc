@@ -38,12 +38,14 @@ Status learn(const LearnOptions& options) {
 }  // namespace
 
 void add_learn_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("learn", "Train: warm up, publish weights to a hub, learn from what workers send");
+  CLI::App* command =
+      app.add_subcommand("learn", "Train: warm up, publish weights to a hub, learn from what workers send");
   auto options = std::make_shared<LearnOptions>();
   command->add_option("RUN", options->run, "HUB/OWNER/RUN; may stand in the configuration instead ([run] hub, name)");
   command->prefix_command();
   command->footer(
-      "Everything after RUN goes to flotilla-learner: --config FILE, --dry-run, and --SECTION.KEY VALUE for any field of\n"
+      "Everything after RUN goes to flotilla-learner: --config FILE, --dry-run, and --SECTION.KEY VALUE for any field "
+      "of\n"
       "docs/configuration.md. A run that was started before is resumed from its last checkpoint.\n"
       "Examples:\n"
       "  flotilla learn /srv/hub/ada/demo --config configs/demo.toml\n"

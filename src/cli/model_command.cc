@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <memory>
@@ -34,9 +34,12 @@ Status import_model(const ImportOptions& options) {
 void add_model_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("model", "Work with model files");
   command->require_subcommand(1);
-  CLI::App* import = command->add_subcommand("import", "Turn a GGUF file or a Hugging Face folder into a Hugging Face folder");
+  CLI::App* import =
+      command->add_subcommand("import", "Turn a GGUF file or a Hugging Face folder into a Hugging Face folder");
   auto options = std::make_shared<ImportOptions>();
-  import->add_option("SOURCE", options->source, "A .gguf file, or a folder with config.json, model.safetensors, tokenizer.json")
+  import
+      ->add_option("SOURCE", options->source,
+                   "A .gguf file, or a folder with config.json, model.safetensors, tokenizer.json")
       ->required();
   import->add_option("TARGET", options->target, "The folder to write")->required();
   import->footer("Example:\n  flotilla model import SmolLM2-135M-Instruct.Q4_1.gguf smollm2");

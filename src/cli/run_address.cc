@@ -10,7 +10,8 @@ namespace {
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= 100 && text != "." && text != ".." &&
          std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+                  c == '.';
          });
 }
 

@@ -23,7 +23,8 @@ TEST(RunAddress, MayBeRelativeAndEndWithASlash) {
 }
 
 TEST(RunAddress, SaysWhatIsWrongAndWhatIsExpected) {
-  for (const char* text : {"", "demo", "ada/demo", "/ada/demo", "hub//demo", "hub/a b/demo", "hub/../demo", "https://h/a/b"}) {
+  for (const char* text :
+       {"", "demo", "ada/demo", "/ada/demo", "hub//demo", "hub/a b/demo", "hub/../demo", "https://h/a/b"}) {
     const auto address = RunAddress::parse(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.status().code(), StatusCode::kInvalidArgument);

@@ -20,7 +20,8 @@ std::int64_t median(std::vector<std::int64_t> values) {
 
 std::string staleness_text(const std::vector<std::int64_t>& groups) {
   std::string text;
-  for (std::size_t age = 0; age < groups.size(); ++age) text += fmt::format("{}{}:{}", age == 0 ? "" : " ", age, groups[age]);
+  for (std::size_t age = 0; age < groups.size(); ++age)
+    text += fmt::format("{}{}:{}", age == 0 ? "" : " ", age, groups[age]);
   return text;
 }
 
@@ -76,9 +77,11 @@ std::string weights_report(const RunSummary& summary) {
   if (deltas.empty()) return {};
   const auto delta = static_cast<double>(median(deltas));
   return fmt::format(
-      "weights: {} versions; a delta is {} (median), an anchor {}: {:.0f}x less; {:.2f} % of the int8 weights change a version\n",
+      "weights: {} versions; a delta is {} (median), an anchor {}: {:.0f}x less; {:.2f} % of the int8 weights change a "
+      "version\n",
       summary.publishes().size(), bytes_text(delta), bytes_text(static_cast<double>(anchor)),
-      share(static_cast<double>(anchor), delta), 100 * share(static_cast<double>(median(changed)), static_cast<double>(total)));
+      share(static_cast<double>(anchor), delta),
+      100 * share(static_cast<double>(median(changed)), static_cast<double>(total)));
 }
 
 std::string training_report(const RunSummary& summary) {
@@ -93,31 +96,35 @@ std::string training_report(const RunSummary& summary) {
     past_ratio += static_cast<double>(s.past_ratio);
     gap += s.gap_mean * n;
   }
-  std::string text = fmt::format("training: {} steps on {:.0f} model tokens; staleness of groups in versions {}\n", steps.size(), tokens,
-                                 staleness_text(summary.staleness()));
+  std::string text = fmt::format("training: {} steps on {:.0f} model tokens; staleness of groups in versions {}\n",
+                                 steps.size(), tokens, staleness_text(summary.staleness()));
   text += fmt::format("reuse: no group was trained on more than {} time(s) on the surviving lineage (limit {})",
                       summary.max_reuse(), summary.max_reuse_allowed());
   text += summary.resumes() > 0
               ? fmt::format("; {} resume(s), which undid {} step(s)\n", summary.resumes(), summary.steps_lost())
               : "\n";
-  text += fmt::format("policy gap: mean |difference of logprob| {:.4f}; probability gap past the gate's delta {:.3f} %, "
-                      "ratio past 0.2 {:.2f} %, dropped by the gate {:.3f} % of the tokens\n",
-                      share(gap, tokens), 100 * share(past_gap, tokens), 100 * share(past_ratio, tokens), 100 * share(gated, tokens));
-  for (const auto& [reason, count] : summary.dropped()) text += fmt::format("dropped: {} group(s): {}\n", count, reason);
+  text += fmt::format(
+      "policy gap: mean |difference of logprob| {:.4f}; probability gap past the gate's delta {:.3f} %, "
+      "ratio past 0.2 {:.2f} %, dropped by the gate {:.3f} % of the tokens\n",
+      share(gap, tokens), 100 * share(past_gap, tokens), 100 * share(past_ratio, tokens), 100 * share(gated, tokens));
+  for (const auto& [reason, count] : summary.dropped())
+    text += fmt::format("dropped: {} group(s): {}\n", count, reason);
   return text;
 }
 
 std::string progress_text(const RunSummary& summary) {
   if (summary.steps().empty()) {
     if (!summary.warmup()) return "starting";
-    return fmt::format("warm-up step {}/{}, loss {:.3f}", summary.warmup()->first, summary.warmup()->second, summary.warmup_loss());
+    return fmt::format("warm-up step {}/{}, loss {:.3f}", summary.warmup()->first, summary.warmup()->second,
+                       summary.warmup_loss());
   }
   const StepSummary& step = summary.steps().back();
   double recent = 0;
   const std::size_t window = std::min<std::size_t>(5, summary.steps().size());
-  for (std::size_t i = summary.steps().size() - window; i < summary.steps().size(); ++i) recent += summary.steps()[i].reward_mean;
-  std::string text = fmt::format("step {}, reward {:.2f} (last {}: {:.2f}), staleness {}", step.step, step.reward_mean, window,
-                                 recent / static_cast<double>(window), staleness_text(step.staleness));
+  for (std::size_t i = summary.steps().size() - window; i < summary.steps().size(); ++i)
+    recent += summary.steps()[i].reward_mean;
+  std::string text = fmt::format("step {}, reward {:.2f} (last {}: {:.2f}), staleness {}", step.step, step.reward_mean,
+                                 window, recent / static_cast<double>(window), staleness_text(step.staleness));
   std::string speeds;
   for (const auto& [id, worker] : summary.workers()) {
     if (!worker.stopped) speeds += fmt::format("{}{:.0f}", speeds.empty() ? "" : "+", worker.tokens_per_second);

@@ -7,7 +7,8 @@
 
 namespace flotilla {
 
-// The parts of what `flotilla show` and the demo print. Each ends with a line feed; empty when there is nothing to tell.
+// The parts of what `flotilla show` and the demo print. Each ends with a line feed; empty when there is nothing to
+// tell.
 std::string reward_plot(const RunSummary& summary, const Terminal& terminal);
 std::string steps_table(const RunSummary& summary, std::size_t last);
 std::string workers_table(const RunSummary& summary);

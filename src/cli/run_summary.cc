@@ -65,7 +65,8 @@ void RunSummary::add(const EventRecord& record) {
   } else if (event.kind == "learner.resume") {
     ++resumes_;
     const auto kept = field<std::int64_t>(event, "step");
-    const auto undone = std::remove_if(steps_.begin(), steps_.end(), [&](const StepSummary& s) { return s.step > kept; });
+    const auto undone =
+        std::remove_if(steps_.begin(), steps_.end(), [&](const StepSummary& s) { return s.step > kept; });
     steps_lost_ += steps_.end() - undone;
     steps_.erase(undone, steps_.end());
   } else if (event.kind == "learner.warmup_step") {

@@ -40,7 +40,7 @@ struct PublishSummary {
 
 struct WorkerSummary {
   std::int64_t version = -1;
-  std::int64_t groups = 0;  // uploaded
+  std::int64_t groups = 0;       // uploaded
   double tokens_per_second = 0;  // of its last sweep
   std::int64_t model_tokens = 0;
   double sweep_seconds = 0;

@@ -13,8 +13,9 @@ EventRecord event(std::string writer, std::string kind, nlohmann::json fields) {
 }
 
 EventRecord step(int number, std::vector<std::string> groups) {
-  return event("learner", "learner.step",
-               {{"step", number}, {"version", number - 1}, {"groups", groups}, {"staleness", {1, 2}}, {"reward_mean", 0.25}});
+  return event(
+      "learner", "learner.step",
+      {{"step", number}, {"version", number - 1}, {"groups", groups}, {"staleness", {1, 2}}, {"reward_mean", 0.25}});
 }
 
 TEST(RunSummary, AResumeForgetsTheStepsThatItUndid) {

@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <string>
@@ -32,7 +32,8 @@ Status show(const ShowOptions& options) {
   const auto head_object = store->get(address.layout().head());
   if (head_object.ok()) {
     FLOTILLA_ASSIGN_OR_RETURN(const Head head, head_from_json(as_text(head_object->bytes), spec.learner_key));
-    fmt::print("head: version {}, {}, {} more groups wanted\n", head.version.value(), run_state_name(head.state), head.wanted);
+    fmt::print("head: version {}, {}, {} more groups wanted\n", head.version.value(), run_state_name(head.state),
+               head.wanted);
   } else if (head_object.status().code() == StatusCode::kNotFound) {
     fmt::print("head: no version is published yet\n");
   } else {
@@ -45,8 +46,8 @@ Status show(const ShowOptions& options) {
   for (const EventRecord& record : records) summary.add(record);
   for (const std::string& problem : events.take_problems()) fmt::print("event log: {}\n", problem);
   if (summary.steps().empty()) fmt::print("{}\n", progress_text(summary));
-  fmt::print("{}{}{}{}{}", reward_plot(summary, inspect_terminal(1)), steps_table(summary, options.steps), workers_table(summary),
-             weights_report(summary), training_report(summary));
+  fmt::print("{}{}{}{}{}", reward_plot(summary, inspect_terminal(1)), steps_table(summary, options.steps),
+             workers_table(summary), weights_report(summary), training_report(summary));
   if (summary.finished()) fmt::print("finished: {}\n", *summary.finished());
   return ok_status();
 }
@@ -54,7 +55,8 @@ Status show(const ShowOptions& options) {
 }  // namespace
 
 void add_show_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("show", "How a run stands: versions, steps, workers, weights, staleness and reuse");
+  CLI::App* command =
+      app.add_subcommand("show", "How a run stands: versions, steps, workers, weights, staleness and reuse");
   auto options = std::make_shared<ShowOptions>();
   command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
   command->add_option("--steps", options->steps, "How many of the last optimizer steps to list")->capture_default_str();

@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -26,9 +26,11 @@ Status stop(const StopOptions& options) {
   const std::filesystem::path link = learner_link(address.hub, address.owner + "/" + address.run);
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::read_symlink(link, error);
-  if (error) return not_found(fmt::format("no learner of {} was started here by this user; ask where it runs", address.text()));
+  if (error)
+    return not_found(fmt::format("no learner of {} was started here by this user; ask where it runs", address.text()));
   const auto answer = ask_control_socket(folder / kControlSocketName, options.leave ? "leave" : "stop", kAnswerWithin);
-  if (!answer.ok()) return answer.status().with_context(fmt::format("the learner in {} does not answer", folder.string()));
+  if (!answer.ok())
+    return answer.status().with_context(fmt::format("the learner in {} does not answer", folder.string()));
   if (answer->find("\"ok\":true") == std::string::npos) return internal_error("the learner answers: " + *answer);
   fmt::print("{}: the learner {}\n", address.text(),
              options.leave ? "writes a checkpoint and leaves; flotilla learn goes on with the run"

@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -42,7 +42,8 @@ Result<RunAddress> run_of_path(const std::string& path) {
 }
 
 // What to check: the files named, or the keys of all groups of the run.
-Result<std::vector<std::string>> list_groups(const VerifyOptions& options, ObjectStore& store, const HubLayout& layout) {
+Result<std::vector<std::string>> list_groups(const VerifyOptions& options, ObjectStore& store,
+                                             const HubLayout& layout) {
   if (!options.groups.empty()) return options.groups;
   FLOTILLA_ASSIGN_OR_RETURN(const auto objects, list_all(store, layout.rollouts()));
   if (objects.empty()) return not_found("the run has no groups yet");
@@ -109,8 +110,8 @@ Status verify(const VerifyOptions& options) {
   }
   progress.finish();
   const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
-  fmt::print("{} groups, {} accepted, {} refused; {} sampled tokens replayed in {:.1f} s\n", names.size(), names.size() - refused,
-             refused, tokens, seconds);
+  fmt::print("{} groups, {} accepted, {} refused; {} sampled tokens replayed in {:.1f} s\n", names.size(),
+             names.size() - refused, refused, tokens, seconds);
   if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, names.size()));
   return ok_status();
 }
@@ -118,12 +119,14 @@ Status verify(const VerifyOptions& options) {
 }  // namespace
 
 void add_verify_command(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("verify", "Replay groups: assignment, environment and every logprob, bit for bit; name the first difference");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Replay groups: assignment, environment and every logprob, bit for bit; name the first difference");
   auto options = std::make_shared<VerifyOptions>();
   command->add_option("GROUP", options->groups, "Group files; none: all groups of the run");
   command->add_option("--run", options->run, "HUB/OWNER/RUN; not needed for files that lie on a folder hub");
-  command->add_option("--threads", options->threads, "Threads of the engine; 0: one a core")->capture_default_str()->check(CLI::Range(0, 1024));
+  command->add_option("--threads", options->threads, "Threads of the engine; 0: one a core")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
   command->footer(
       "Exits with 1 when a group is refused.\n"
       "Examples:\n"

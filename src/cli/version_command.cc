@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <string>
 
@@ -15,8 +15,8 @@ void add_version_command(CLI::App& app, Action& action) {
     action = [] {
       std::string isas;
       for (const Isa isa : supported_isas()) isas += fmt::format("{}{}", isas.empty() ? "" : ", ", isa_name(isa));
-      fmt::print("flotilla {}\nhub format {}\narithmetic {}\nkernels on this machine: {}\n", FLOTILLA_VERSION, kHubFormat,
-                 kArithmetic, isas);
+      fmt::print("flotilla {}\nhub format {}\narithmetic {}\nkernels on this machine: {}\n", FLOTILLA_VERSION,
+                 kHubFormat, kArithmetic, isas);
       return ok_status();
     };
   });

