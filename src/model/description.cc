@@ -40,8 +40,15 @@ class TensorList {
   std::vector<TensorSpec>& tensors_;
 };
 
-void describe_llama(ModelDescription& model) {
+// What sets the members of the family apart.
+struct LlamaFamily {
+  bool paired_rows_in_gguf = false;  // see TensorSpec::gguf_paired_heads
+  bool qkv_bias = false;
+};
+
+void describe_llama_family(ModelDescription& model, const LlamaFamily& family) {
   TensorList list(model.tensors);
+  const auto paired = [&](std::int32_t heads) { return family.paired_rows_in_gguf ? heads : 0; };
   const std::int64_t q_rows = std::int64_t{model.heads} * model.head_dim;
   const std::int64_t kv_rows = std::int64_t{model.kv_heads} * model.head_dim;
   model.embedding = list.matrix("model.embed_tokens.weight", "token_embd.weight", model.vocabulary, model.hidden);
@@ -50,10 +57,19 @@ void describe_llama(ModelDescription& model) {
     const auto gguf = [i](std::string_view part) { return fmt::format("blk.{}.{}.weight", i, part); };
     DecoderBlock block;
     block.attention_norm = list.vector(hf("input_layernorm"), gguf("attn_norm"), model.hidden);
-    block.q = list.matrix(hf("self_attn.q_proj"), gguf("attn_q"), q_rows, model.hidden, model.heads);
-    block.k = list.matrix(hf("self_attn.k_proj"), gguf("attn_k"), kv_rows, model.hidden, model.kv_heads);
+    block.q = list.matrix(hf("self_attn.q_proj"), gguf("attn_q"), q_rows, model.hidden, paired(model.heads));
+    block.k = list.matrix(hf("self_attn.k_proj"), gguf("attn_k"), kv_rows, model.hidden, paired(model.kv_heads));
     block.v = list.matrix(hf("self_attn.v_proj"), gguf("attn_v"), kv_rows, model.hidden);
     block.o = list.matrix(hf("self_attn.o_proj"), gguf("attn_output"), model.hidden, q_rows);
+    if (family.qkv_bias) {
+      const auto bias = [&](const char* hf_part, const char* gguf_part, std::int64_t size) {
+        return list.vector(fmt::format("model.layers.{}.self_attn.{}.bias", i, hf_part),
+                           fmt::format("blk.{}.{}.bias", i, gguf_part), size);
+      };
+      block.q_bias = bias("q_proj", "attn_q", q_rows);
+      block.k_bias = bias("k_proj", "attn_k", kv_rows);
+      block.v_bias = bias("v_proj", "attn_v", kv_rows);
+    }
     block.mlp_norm = list.vector(hf("post_attention_layernorm"), gguf("ffn_norm"), model.hidden);
     block.gate = list.matrix(hf("mlp.gate_proj"), gguf("ffn_gate"), model.ffn, model.hidden);
     block.up = list.matrix(hf("mlp.up_proj"), gguf("ffn_up"), model.ffn, model.hidden);
@@ -65,12 +81,15 @@ void describe_llama(ModelDescription& model) {
                                      : list.matrix("lm_head.weight", "output.weight", model.vocabulary, model.hidden);
 }
 
-// What config.json says of a Llama model beyond the sizes, with the only value that the blocks compute.
-Status check_llama_config(const json& config) {
-  const std::pair<const char*, json> fixed[] = {{"hidden_act", "silu"},        {"attention_bias", false},
-                                                {"mlp_bias", false},           {"rope_interleaved", false},
-                                                {"rope_scaling", nullptr},     {"quantization_config", nullptr},
-                                                {"partial_rotary_factor", 1.0}};
+void describe_llama(ModelDescription& model) { describe_llama_family(model, {.paired_rows_in_gguf = true}); }
+void describe_qwen2(ModelDescription& model) { describe_llama_family(model, {.qkv_bias = true}); }
+
+// What config.json says of a model beyond the sizes, with the only value that the blocks compute.
+Status check_config(const json& config) {
+  const std::pair<const char*, json> fixed[] = {
+      {"hidden_act", "silu"},         {"attention_bias", false},    {"mlp_bias", false},
+      {"rope_interleaved", false},    {"rope_scaling", nullptr},    {"quantization_config", nullptr},
+      {"partial_rotary_factor", 1.0}, {"use_sliding_window", false}};
   for (const auto& [field, value] : fixed) {
     if (config.contains(field) && config[field] != value) {
       return invalid_argument(
@@ -80,15 +99,14 @@ Status check_llama_config(const json& config) {
   return ok_status();
 }
 
-// One architecture: its name in config.json (model_type) and GGUF, the class in config.json, and what is particular to
-// it.
+// One architecture: its name in config.json (model_type) and GGUF, the class in config.json, and its tensors.
 struct Architecture {
   std::string_view name;
   std::string_view class_name;
   void (*describe)(ModelDescription& model);
-  Status (*check_config)(const json& config);
 };
-constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", describe_llama, check_llama_config}};
+constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", describe_llama},
+                                           {"qwen2", "Qwen2ForCausalLM", describe_qwen2}};
 
 Result<const Architecture*> find_architecture(std::string_view name) {
   for (const Architecture& architecture : kArchitectures) {
@@ -242,8 +260,8 @@ Result<ModelDescription> ModelDescription::from_config_json(std::string_view tex
   const ConfigReader reader(config);
   ModelDescription model;
   FLOTILLA_ASSIGN_OR_RETURN(model.architecture, reader.text("model_type"));
-  FLOTILLA_ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(model.architecture));
-  FLOTILLA_RETURN_IF_ERROR(architecture->check_config(config));
+  FLOTILLA_RETURN_IF_ERROR(check_architecture(model.architecture));
+  FLOTILLA_RETURN_IF_ERROR(check_config(config));
   FLOTILLA_ASSIGN_OR_RETURN(model.layers, reader.size("num_hidden_layers"));
   FLOTILLA_ASSIGN_OR_RETURN(model.hidden, reader.size("hidden_size"));
   FLOTILLA_ASSIGN_OR_RETURN(model.heads, reader.size("num_attention_heads"));

@@ -36,7 +36,7 @@ struct DecoderBlock {
   TensorIndex attention_norm = -1;
   TensorIndex q = -1, k = -1, v = -1,
               o = -1;  // [heads*head_dim, hidden], [kv_heads*head_dim, hidden] x2, [hidden, heads*head_dim]
-  std::optional<TensorIndex> q_bias, k_bias, v_bias;  // absent in Llama
+  std::optional<TensorIndex> q_bias, k_bias, v_bias;  // in Qwen2, absent in Llama
   TensorIndex mlp_norm = -1;
   TensorIndex gate = -1, up = -1, down = -1;  // [ffn, hidden] x2, [hidden, ffn]
 };
@@ -45,7 +45,7 @@ struct DecoderBlock {
 // read this one description; a new architecture of the same blocks is one more function that fills it.
 // Plain data; immutable after it is made.
 struct ModelDescription {
-  std::string architecture;  // "llama"
+  std::string architecture;  // "llama" or "qwen2"
   std::int32_t layers = 0;
   std::int32_t hidden = 0;
   std::int32_t heads = 0;

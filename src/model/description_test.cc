@@ -90,6 +90,27 @@ TEST(Description, AnUntiedHeadIsATensorOfItsOwn) {
   EXPECT_EQ(model->parameters(), 134515008 + 49152 * 576);
 }
 
+TEST(Description, Qwen2IsALlamaWithBiasesWhoseGgufKeepsTheOrderOfRows) {
+  ModelDescription sizes = smollm2_sizes();
+  sizes.architecture = "qwen2";
+  sizes.layers = 24;
+  sizes.hidden = 896;
+  sizes.heads = 14;
+  sizes.kv_heads = 2;
+  sizes.ffn = 4864;
+  sizes.vocabulary = 151936;
+  const auto model = describe_model(sizes);
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  EXPECT_EQ(model->parameters(), 494032768);  // Qwen2.5-0.5B, as its authors count
+  const DecoderBlock& block = model->blocks.at(23);
+  EXPECT_EQ(model->tensors[block.k].gguf_paired_heads, 0);
+  const TensorSpec& bias = model->tensors[block.k_bias.value()];
+  EXPECT_EQ(bias.name, "model.layers.23.self_attn.k_proj.bias");
+  EXPECT_EQ(bias.gguf_name, "blk.23.attn_k.bias");
+  EXPECT_EQ(bias.kind, TensorKind::kVector);
+  EXPECT_EQ(bias.cols, 128);
+}
+
 TEST(Description, DescribingTwiceChangesNothing) {
   const auto once = describe_model(smollm2_sizes());
   const auto twice = describe_model(*once);
@@ -133,8 +154,9 @@ TEST(Description, FieldsThatHuggingFaceLeavesOutHaveItsDefaults) {
 }
 
 TEST(Description, AnUnknownArchitectureIsNamedWithTheKnownOnes) {
-  expect_refused([](json& c) { c["model_type"] = "mamba"; }, "unknown architecture \"mamba\"; known: llama");
-  expect_refused([](ModelDescription& m) { m.architecture = "gpt2"; }, "unknown architecture \"gpt2\"; known: llama");
+  expect_refused([](json& c) { c["model_type"] = "mamba"; }, "unknown architecture \"mamba\"; known: llama, qwen2");
+  expect_refused([](ModelDescription& m) { m.architecture = "gpt2"; },
+                 "unknown architecture \"gpt2\"; known: llama, qwen2");
 }
 
 TEST(Description, AMissingOrMistypedFieldIsNamed) {

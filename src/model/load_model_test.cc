@@ -143,7 +143,7 @@ TEST_F(LoadGguf, AnUnknownArchitectureIsNamedWithTheKnownOnes) {
         parts.sizes = false;
         parts.builder.text("general.architecture", "mamba");
       },
-      "unknown architecture \"mamba\"; known: llama");
+      "unknown architecture \"mamba\"; known: llama, qwen2");
   expect_refused([](Parts& parts) { parts.sizes = false; }, "general.architecture is missing");
 }
 

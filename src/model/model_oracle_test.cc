@@ -80,13 +80,19 @@ TEST_F(ModelOracle, TransformersReadsTheSameModelFromGguf) {
 }
 
 TEST_F(ModelOracle, TransformersReadsTheFolderThatWeWrite) {
-  for (const bool tied : {true, false}) {
-    const ModelWeights weights = tiny_weights(tiny_description(tied));
+  const struct {
+    bool tied;
+    const char* architecture;
+    const char* class_name;
+  } models[] = {
+      {true, "llama", "LlamaForCausalLM"}, {false, "llama", "LlamaForCausalLM"}, {true, "qwen2", "Qwen2ForCausalLM"}};
+  for (const auto& [tied, architecture, class_name] : models) {
+    const ModelWeights weights = tiny_weights(tiny_description(tied, architecture));
     const auto tokenizer = Tokenizer::create(tiny_tokenizer_spec()).value();
-    const fs::path folder = folder_.path() / (tied ? "tied" : "untied");
+    const fs::path folder = folder_.path() / fmt::format("{}-{}", architecture, tied);
     ASSERT_TRUE(save_model_folder(folder, weights, *tokenizer).ok());
     const json theirs = ask("transformers-folder", folder);
-    EXPECT_EQ(theirs["class"], "LlamaForCausalLM");
+    EXPECT_EQ(theirs["class"], class_name);
     expect_sizes(theirs["config"], weights.description);
     EXPECT_EQ(theirs["tensors"], digests(weights));
     EXPECT_EQ(theirs["eos"], tokenizer->spec().eos);

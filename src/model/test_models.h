@@ -37,9 +37,9 @@ inline TokenizerSpec tiny_tokenizer_spec() {
   return spec;
 }
 
-inline ModelDescription tiny_description(bool tied = true) {
+inline ModelDescription tiny_description(bool tied = true, std::string architecture = "llama") {
   ModelDescription model;
-  model.architecture = "llama";
+  model.architecture = std::move(architecture);
   model.layers = 2;
   model.hidden = 32;
   model.heads = 4;

@@ -74,7 +74,7 @@ def settings(config):
         "hidden": config.hidden_size,
         "heads": config.num_attention_heads,
         "kv_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         "ffn": config.intermediate_size,
         "vocabulary": config.vocab_size,
         "context": config.max_position_embeddings,

@@ -101,9 +101,10 @@ TEST_F(LearnerOracle, LogprobsOfTheRealModelEqualTransformers) {
 }
 
 TEST_F(LearnerOracle, GradientOfATinyModelEqualsAutogradOfTransformers) {
-  for (const bool tied : {true, false}) {
-    const ModelWeights weights = tiny_weights(tiny_description(tied));
-    const fs::path folder = folder_.path() / (tied ? "tied" : "untied");
+  const std::pair<bool, const char*> models[] = {{true, "llama"}, {false, "llama"}, {true, "qwen2"}};
+  for (const auto& [tied, architecture] : models) {
+    const ModelWeights weights = tiny_weights(tiny_description(tied, architecture));
+    const fs::path folder = folder_.path() / fmt::format("{}-{}", architecture, tied);
     ASSERT_TRUE(save_model_folder(folder, weights, *Tokenizer::create(tiny_tokenizer_spec()).value()).ok());
     PhiloxStream random(3, 0);
     const auto draw = [&](std::size_t count) {
@@ -131,7 +132,7 @@ TEST_F(LearnerOracle, GradientOfATinyModelEqualsAutogradOfTransformers) {
       }
     }
     EXPECT_GT(norm, 0);
-    EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(norm)) << (tied ? "tied" : "untied");
+    EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(norm)) << architecture << (tied ? " tied" : "");
   }
 }
 
