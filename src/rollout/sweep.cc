@@ -21,7 +21,7 @@ std::int64_t longest_episode(const EpisodeRules& rules, std::int32_t prompt_toke
   return std::min<std::int64_t>(tokens, rules.context);
 }
 
-// Tokens on their way into one sequence of the engine: a prompt without its last token, or an episode.
+// Tokens on their way into one sequence of the engine: the trunk, a prompt without its last token, or an episode.
 struct Stream {
   const std::vector<TokenId>* tokens = nullptr;
   std::int32_t size = 0;  // how many of them are to be appended
@@ -52,6 +52,7 @@ class Sweep {
       for (auto& episode : group.episodes) close(episode->stream);
       close(group.prompt_stream);
     }
+    close(trunk_);
   }
   Sweep(const Sweep&) = delete;
   Sweep& operator=(const Sweep&) = delete;
@@ -88,8 +89,20 @@ class Sweep {
         episode.stream.size = episode.builder.size();
       }
       group.unfinished = item.episodes;
-      report_.prompt_tokens += std::ssize(group.prompt);
     }
+    trunk_.tokens = &groups_.front().prompt;
+    trunk_.size = groups_.front().prompt_stream.size;
+    for (const GroupInFlight& group : groups_) {
+      const auto end = std::min(trunk_.size, group.prompt_stream.size);
+      const auto [here, there] =
+          std::mismatch(group.prompt.begin(), group.prompt.begin() + end, trunk_.tokens->begin());
+      trunk_.size = static_cast<std::int32_t>(here - group.prompt.begin());
+    }
+    // Whole blocks are shared without a copy, so that the trunk takes no block that its groups would not take.
+    trunk_.size -= trunk_.size % kBlockTokens;
+    if (groups_.size() < 2) trunk_.size = 0;
+    report_.prompt_tokens = trunk_.size;
+    for (const GroupInFlight& group : groups_) report_.prompt_tokens += std::ssize(group.prompt) - trunk_.size;
     return ok_status();
   }
 
@@ -101,7 +114,7 @@ class Sweep {
     Stream* stream;
     std::int32_t waiting;  // tokens to append
     std::size_t item;
-    std::optional<std::size_t> episode;  // none: the prompt
+    std::optional<std::size_t> episode;  // none: the prompt or the trunk
   };
 
   // Streams with tokens to append, in order of group and episode.
@@ -110,6 +123,7 @@ class Sweep {
     const auto add = [&](Stream& stream, std::size_t item, std::optional<std::size_t> episode) {
       if (const std::int32_t tokens = waiting(stream); tokens > 0) streams.push_back({&stream, tokens, item, episode});
     };
+    add(trunk_, 0, std::nullopt);
     for (std::size_t item = 0; item < groups_.size(); ++item) {
       add(groups_[item].prompt_stream, item, std::nullopt);
       for (std::size_t e = 0; e < groups_[item].episodes.size(); ++e) add(groups_[item].episodes[e]->stream, item, e);
@@ -130,11 +144,18 @@ class Sweep {
       ++running;
       return true;
     };
+    if (trunk_.size > 0 && !trunk_.sequence) {
+      if (!fits(blocks_of(trunk_.size))) return ok_status();
+      FLOTILLA_ASSIGN_OR_RETURN(trunk_.sequence, engine_.open());
+    }
+    if (waiting(trunk_) > 0) return ok_status();
     for (GroupInFlight& group : groups_) {
       if (group.unfinished == 0) continue;
       if (!group.prompt_stream.sequence) {
-        if (!fits(blocks_of(group.prompt_stream.size) + 1)) return ok_status();
-        FLOTILLA_ASSIGN_OR_RETURN(group.prompt_stream.sequence, engine_.open());
+        const std::int64_t shared = trunk_.size / kBlockTokens;
+        if (!fits(blocks_of(group.prompt_stream.size) + 1 - shared)) return ok_status();
+        FLOTILLA_ASSIGN_OR_RETURN(group.prompt_stream.sequence,
+                                  trunk_.sequence ? engine_.fork(*trunk_.sequence) : engine_.open());
       }
       if (waiting(group.prompt_stream) > 0) continue;
       for (auto& episode : group.episodes) {
@@ -250,6 +271,7 @@ class Sweep {
   const SweepSettings& settings_;
   const std::span<const SweepItem> items_;
   std::vector<GroupInFlight> groups_;
+  Stream trunk_;  // what all prompts begin with, in whole blocks; empty when there is one group
   std::size_t first_stream_ = 0;
   SweepReport report_;
 };

@@ -38,17 +38,18 @@ struct FinishedGroup {
 struct SweepReport {
   std::int64_t groups = 0;
   std::int64_t episodes = 0;
-  std::int64_t prompt_tokens = 0;  // each group's prompt once
+  std::int64_t prompt_tokens = 0;  // each group's prompt once, and what all begin with once
   std::int64_t model_tokens = 0;
   std::int64_t environment_tokens = 0;
   std::int64_t calls = 0;      // of Engine::forward
   std::int64_t evictions = 0;  // sequences closed for want of KV blocks and computed again later
 };
 
-// Decodes all items together as one batch. A group's prompt is computed once and forked; an episode keeps its KV across
-// turns; observations are appended in the same forward calls as the other episodes' next tokens; an episode that has
-// ended leaves the batch. When the KV pool is too small for all, the last ones wait or are computed again: exact
-// arithmetic makes that invisible in the result, which depends on seed, item and weights only.
+// Decodes all items together as one batch. What all prompts begin with is computed once, and so is each group's prompt;
+// both are forked. An episode keeps its KV across turns; observations are appended in the same forward calls as the
+// other episodes' next tokens; an episode that has ended leaves the batch. When the KV pool is too small for all, the
+// last ones wait or are computed again: exact arithmetic makes that invisible in the result, which depends on seed,
+// item and weights only.
 //
 // `on_group` is called on this thread as soon as a group's last episode has ended; an error from it ends the sweep.
 // `stop` is looked at between forward calls: cancelled. All sequences are closed in every case. resource_exhausted when

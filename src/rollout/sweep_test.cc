@@ -184,6 +184,26 @@ TEST(Sweep, ComputesEachTokenOnce) {
   EXPECT_EQ(engine->usage().tokens_computed, expected);
 }
 
+TEST(Sweep, ComputesWhatAllPromptsBeginWithOnce) {
+  Toy toy;
+  toy.environment.system_ = std::string(40, 'a');
+  const auto items = toy.items(5, 4);
+  Groups alone;
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto engine = toy_engine();
+    alone[i] = sweep(*engine, toy, std::span(&items[i], 1)).groups.at(0);
+    tokens += engine->usage().tokens_computed;
+  }
+  const auto engine = toy_engine();
+  expect_same(sweep(*engine, toy, items).groups, alone);
+  const std::int64_t saved = tokens - engine->usage().tokens_computed;
+  EXPECT_GE(saved, 4 * 32) << "whole blocks of the 40 equal tokens, in all groups but one";
+  EXPECT_EQ(saved % (4 * kBlockTokens), 0);
+  for (const std::int64_t blocks : {9, 10, 12, 15, 20, 30})
+    expect_same(sweep(*toy_engine(blocks), toy, items).groups, alone);
+}
+
 TEST(Sweep, CountsWhatItDid) {
   Toy toy;
   const auto engine = toy_engine();

@@ -48,6 +48,7 @@ inline constexpr TokenId kToyEos = 0, kToyTurnEnd = 2, kToyA = 3, kToyB = 4, kTo
 class ToyEnvironment final : public Environment {
  public:
   EnvironmentLimits limits_{.model_tokens = 24, .turns = 4, .observation_tokens = 20};
+  std::string system_ = "abc";
   bool broken_ = false;  // every step fails
 
   std::string_view name() const override { return "toy"; }
@@ -58,7 +59,7 @@ class ToyEnvironment final : public Environment {
 
   Result<Task> task(Split split, std::uint64_t index) const override {
     if (index >= task_count(split)) return invalid_argument("no such task");
-    Task task{.split = split, .index = index, .system = "abc", .question = "", .private_json = "{}"};
+    Task task{.split = split, .index = index, .system = system_, .question = "", .private_json = "{}"};
     for (std::uint64_t i = 0; i < index % 37; ++i) task.question += static_cast<char>('a' + (index + i * i) % 8);
     return task;
   }
