@@ -138,6 +138,7 @@ Status LearnerLoop::warm_up() {
     for (std::uint64_t i = first; i < last; ++i) {
       FLOTILLA_ASSIGN_OR_RETURN(batch.emplace_back(), parts_.demonstration(i));
     }
+    batch = share_beginnings(batch, settings_.learner.micro_batch_tokens);
     report("");
     FLOTILLA_ASSIGN_OR_RETURN(const ImitationReport done, parts_.trainer.imitation_step(batch, adamw, [this] {
       return asked_to_leave() ? cancelled("asked to leave") : ok_status();

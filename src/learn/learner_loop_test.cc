@@ -54,7 +54,7 @@ class FakeTrainer final : public Trainer {
                                          const Pause& pause) override {
     clock_.advance(seconds(1));
     FLOTILLA_RETURN_IF_ERROR(pause());
-    shown += demonstrations.size();
+    for (const TrainingSequence& joined : demonstrations) shown += joined.branch_ends.size();
     move();
     return ImitationReport{.loss = 1, .tokens = 5};
   }
@@ -187,7 +187,10 @@ class LearnerLoopTest : public testing::Test {
                       .events = events_,
                       .clock = clock_,
                       .flush_events = moment,
-                      .demonstration = [](std::uint64_t) -> Result<TrainingSequence> { return TrainingSequence{}; },
+                      .demonstration = [](std::uint64_t index) -> Result<TrainingSequence> {
+                        return TrainingSequence{
+                            .tokens = {1, static_cast<TokenId>(index)}, .prompt = 1, .branch_ends = {2}, .targets = {}};
+                      },
                       .wait =
                           [&](std::chrono::nanoseconds time) {
                             clock_.advance(time);

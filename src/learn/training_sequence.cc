@@ -30,7 +30,56 @@ void add_episode(TrainingSequence& sequence, const Episode& episode, std::int32_
   }
 }
 
+// Targets after the prompt's last token come from every branch: brings equal rows together.
+void sort_targets(TrainingSequence& sequence) { std::ranges::stable_sort(sequence.targets, {}, &TrainingTarget::row); }
+
+std::int32_t common_beginning(const TrainingSequence& a, std::int32_t length, const TrainingSequence& b) {
+  const auto end = std::min(length, b.prompt);
+  return static_cast<std::int32_t>(std::mismatch(a.tokens.begin(), a.tokens.begin() + end, b.tokens.begin()).first -
+                                   a.tokens.begin());
+}
+
+// `beginning` tokens are those that all of them begin with.
+TrainingSequence join(std::span<const TrainingSequence> sequences, std::int32_t beginning) {
+  if (sequences.size() == 1) return sequences.front();
+  TrainingSequence joined;
+  const auto& first = sequences.front().tokens;
+  joined.tokens.assign(first.begin(), first.begin() + beginning);
+  joined.prompt = beginning;
+  for (const TrainingSequence& sequence : sequences) {
+    const std::int32_t moved = joined.size() - beginning;
+    joined.tokens.insert(joined.tokens.end(), sequence.tokens.begin() + beginning, sequence.tokens.end());
+    if (sequence.size() > beginning) joined.branch_ends.push_back(joined.size());
+    for (TrainingTarget target : sequence.targets) {
+      if (target.row >= beginning) target.row += moved;
+      joined.targets.push_back(target);
+    }
+  }
+  sort_targets(joined);
+  return joined;
+}
+
 }  // namespace
+
+std::vector<TrainingSequence> share_beginnings(std::span<const TrainingSequence> sequences, std::int32_t max_tokens) {
+  std::vector<TrainingSequence> joined;
+  for (std::size_t begin = 0; begin < sequences.size();) {
+    const TrainingSequence& first = sequences[begin];
+    std::int32_t beginning = first.prompt;
+    std::int64_t tokens = first.size();  // of all so far, without sharing
+    std::size_t end = begin + 1;
+    for (; end < sequences.size(); ++end) {
+      const std::int32_t common = common_beginning(first, beginning, sequences[end]);
+      const std::int64_t shared = std::int64_t{common} * static_cast<std::int64_t>(end - begin);
+      if (tokens + sequences[end].size() - shared > max_tokens) break;
+      tokens += sequences[end].size();
+      beginning = common;
+    }
+    joined.push_back(join(sequences.subspan(begin, end - begin), beginning));
+    begin = end;
+  }
+  return joined;
+}
 
 std::vector<TrainingSequence> pack_group(const Group& group, std::span<const float> advantages,
                                          const PackOptions& options) {
@@ -51,11 +100,7 @@ std::vector<TrainingSequence> pack_group(const Group& group, std::span<const flo
     }
     add_episode(sequences.back(), episode, prompt, end, advantages[i]);
   }
-  // Targets after the prompt's last token come from every branch: bring equal rows together.
-  for (TrainingSequence& sequence : sequences) {
-    std::stable_sort(sequence.targets.begin(), sequence.targets.end(),
-                     [](const TrainingTarget& a, const TrainingTarget& b) { return a.row < b.row; });
-  }
+  std::ranges::for_each(sequences, sort_targets);
   return sequences;
 }
 

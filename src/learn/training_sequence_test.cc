@@ -54,6 +54,58 @@ TEST(PackGroup, SplitsAGroupThatIsTooLongAndRepeatsItsPrompt) {
   EXPECT_THAT(sequences[1].tokens, ElementsAre(1, 2, 3, 44, 45));
 }
 
+// A prompt, what follows it, and a target after each of its last `targets` tokens.
+TrainingSequence one_branch(std::vector<TokenId> prompt, const std::vector<TokenId>& rest, std::int32_t targets) {
+  TrainingSequence sequence;
+  sequence.prompt = static_cast<std::int32_t>(prompt.size());
+  sequence.tokens = std::move(prompt);
+  sequence.tokens.insert(sequence.tokens.end(), rest.begin(), rest.end());
+  if (!rest.empty()) sequence.branch_ends = {sequence.size()};
+  for (std::int32_t row = sequence.size() - targets; row < sequence.size(); ++row) {
+    sequence.targets.push_back({row, 100 + row, 0, 1});
+  }
+  return sequence;
+}
+
+TEST(ShareBeginnings, ComputesWhatAllPromptsBeginWithOnce) {
+  const std::vector<TrainingSequence> sequences{one_branch({1, 2, 3}, {4, 5}, 2), one_branch({1, 2, 6, 7}, {8}, 2)};
+  const auto joined = share_beginnings(sequences, 100);
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_EQ(joined[0].prompt, 2);
+  EXPECT_THAT(joined[0].tokens, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(joined[0].branch_ends, ElementsAre(5, 8));
+  EXPECT_THAT(rows_of(joined[0]), ElementsAre(3, 4, 6, 7));
+  EXPECT_THAT(targets_of(joined[0]), ElementsAre(103, 104, 103, 104));
+}
+
+TEST(ShareBeginnings, OfEqualPromptsIsWhatAGroupIs) {
+  const std::vector<TrainingSequence> sequences{one_branch({1, 2}, {4}, 2), one_branch({1, 2}, {}, 1),
+                                                one_branch({1, 2}, {5, 6}, 3)};
+  const auto joined = share_beginnings(sequences, 100);
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_THAT(joined[0].tokens, ElementsAre(1, 2, 4, 5, 6));
+  EXPECT_THAT(joined[0].branch_ends, ElementsAre(3, 5));
+  EXPECT_THAT(rows_of(joined[0]), ElementsAre(1, 1, 1, 2, 3, 4));
+}
+
+TEST(ShareBeginnings, StaysWithinTheTokensAllowed) {
+  const std::vector<TrainingSequence> sequences{one_branch({1, 2, 3}, {4}, 1), one_branch({1, 2, 3}, {5}, 1),
+                                                one_branch({9}, {5, 6, 7, 8, 9, 10}, 1), one_branch({8}, {7}, 1)};
+  const auto joined = share_beginnings(sequences, 6);
+  ASSERT_EQ(joined.size(), 3u);
+  EXPECT_THAT(joined[0].tokens, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(joined[1].tokens, sequences[2].tokens);
+  EXPECT_EQ(joined[2].tokens, sequences[3].tokens);
+}
+
+TEST(ShareBeginnings, JoinsPromptsThatHaveNothingInCommon) {
+  const std::vector<TrainingSequence> sequences{one_branch({1}, {2}, 1), one_branch({3}, {4}, 1)};
+  const auto joined = share_beginnings(sequences, 100);
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_EQ(joined[0].prompt, 0);
+  EXPECT_THAT(joined[0].branch_ends, ElementsAre(2, 4));
+}
+
 TEST(PackGroup, KeepsAnEpisodeThatAloneIsTooLong) {
   EXPECT_EQ(pack_group(make_test_group(), kAdvantages, {.max_tokens = 4}).size(), 2u);
 }
