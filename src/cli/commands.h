@@ -24,6 +24,7 @@ void add_verify_command(CLI::App& app, Action& action);
 void add_show_command(CLI::App& app, Action& action);
 void add_stop_command(CLI::App& app, Action& action);
 void add_model_command(CLI::App& app, Action& action);
+void add_bench_command(CLI::App& app, Action& action);
 void add_version_command(CLI::App& app, Action& action);
 
 // The program `flotilla`: parses, runs, prints an error, returns the exit code.

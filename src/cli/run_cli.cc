@@ -29,6 +29,7 @@ int run_cli(int argc, char** argv) {
   add_show_command(app, action);
   add_stop_command(app, action);
   add_model_command(app, action);
+  add_bench_command(app, action);
   add_version_command(app, action);
   try {
     app.parse(argc, argv);

@@ -1,0 +1,83 @@
+#include "benchmark/engine_benchmark.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/random_model.h"
+
+namespace flotilla {
+namespace {
+
+constexpr MachineLimits kLimits{
+    .isa = Isa::kScalar, .threads = 1, .int8_operations = 1e6, .fp32_operations = 1e6, .read_bytes = 1e6};
+
+const RandomModel& model() {
+  static const RandomModel model = [] {
+    ModelDescription sizes;
+    sizes.architecture = "qwen2";
+    sizes.layers = 2;
+    sizes.hidden = 32;
+    sizes.heads = 2;
+    sizes.kv_heads = 1;
+    sizes.head_dim = 16;
+    sizes.ffn = 64;
+    sizes.vocabulary = 100;
+    sizes.context = 128;
+    sizes.norm_epsilon = 1e-5f;
+    sizes.rope_theta = 10000;
+    sizes.tied_embeddings = true;
+    return random_model(sizes, 1).value();
+  }();
+  return model;
+}
+
+std::unique_ptr<Engine> engine(std::int64_t kv_blocks) {
+  auto engine = Engine::create(model().description, {.threads = 1, .kv_blocks = kv_blocks}).value();
+  EXPECT_TRUE(engine->load(model().state).ok());
+  return engine;
+}
+
+void expect_idle(const Engine& engine) {
+  EXPECT_EQ(engine.usage().sequences, 0);
+  EXPECT_EQ(engine.usage().blocks_used, 0);
+}
+
+TEST(EngineBenchmark, PrefillComputesThePromptOnce) {
+  const auto engine = flotilla::engine(prefill_blocks(40));
+  const Speed speed = measure_prefill(*engine, kLimits, 40).value();
+  EXPECT_EQ(engine->usage().tokens_computed, 40);
+  EXPECT_NEAR(speed.tokens_per_second * speed.seconds, 40, 1e-6);
+  EXPECT_GT(speed.roofline_share(), 0);
+  EXPECT_LT(speed.roofline_share(), 1);
+  expect_idle(*engine);
+}
+
+TEST(EngineBenchmark, DecodeCountsThePassesAfterThePrompts) {
+  for (const std::int32_t group : {1, 4}) {
+    const DecodeShape shape{.sequences = 6, .prompt = 20, .group = group, .generated = 5};
+    const auto engine = flotilla::engine(decode_blocks(shape));
+    const Speed speed = measure_decode(*engine, kLimits, shape).value();
+    EXPECT_NEAR(speed.tokens_per_second * speed.seconds, 30, 1e-6);
+    EXPECT_EQ(engine->usage().tokens_computed, (group == 1 ? 6 : 2) * 19 + 30);
+    expect_idle(*engine);
+  }
+}
+
+TEST(EngineBenchmark, RolloutsEndAtTheirLengths) {
+  const RolloutShape shape{.prompts = 3, .samples = 4, .prompt = 20, .shortest = 2, .longest = 9};
+  const auto engine = flotilla::engine(rollout_blocks(shape));
+  const Speed speed = measure_rollout(*engine, kLimits, shape).value();
+  const double tokens = speed.tokens_per_second * speed.seconds;
+  EXPECT_GE(tokens, 12 * 2);
+  EXPECT_LE(tokens, 12 * 9);
+  EXPECT_EQ(engine->usage().tokens_computed, 3 * 19 + std::llround(tokens));
+  expect_idle(*engine);
+}
+
+TEST(EngineBenchmark, SaysWhenThePoolIsTooSmallAndClosesItsSequences) {
+  const auto engine = flotilla::engine(4);
+  EXPECT_EQ(measure_rollout(*engine, kLimits, {}).status().code(), StatusCode::kResourceExhausted);
+  expect_idle(*engine);
+}
+
+}  // namespace
+}  // namespace flotilla

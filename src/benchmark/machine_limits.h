@@ -1,0 +1,22 @@
+#pragma once
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace flotilla {
+
+// What the machine can do at most, measured: the yardstick for kernels. Billions a second, of all threads together; a
+// multiplication and an addition count one each.
+struct MachineLimits {
+  Isa isa = Isa::kScalar;
+  int threads = 1;
+  double int8_operations = 0;  // in dot products of bytes with exact sums
+  double fp32_operations = 0;  // in fused multiply-adds
+  double read_bytes = 0;       // from memory
+};
+
+// Takes about two seconds; each figure is the median of several short runs. kAuto: the best that the machine has.
+// resource_exhausted without half a gibibyte for the reading.
+Result<MachineLimits> measure_limits(int threads, Isa isa);
+
+}  // namespace flotilla

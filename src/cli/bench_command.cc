@@ -1,0 +1,263 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/files.h"
+#include "benchmark/engine_benchmark.h"
+#include "benchmark/machine_limits.h"
+#include "cli/commands.h"
+#include "engine/random_model.h"
+#include "model/published_sizes.h"
+#include "telemetry/progress_line.h"
+
+namespace flotilla {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct BenchOptions {
+  std::string model = "smollm2-135m";
+  std::vector<int> threads;
+  std::vector<int> sequences = {1, 8, 32, 64};
+  std::vector<int> tokens = {128, 512};
+  bool separate_prompts = false;
+  bool two_bytes = false;
+  int repeat = 5;
+  std::string isa;
+  std::string json;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+std::string machine_name() {
+  const auto info = read_text_file("/proc/cpuinfo");
+  const std::size_t at = info.ok() ? info->find("model name") : std::string::npos;
+  if (at == std::string::npos) return "unknown";
+  const std::size_t begin = info->find(": ", at) + 2;
+  return fmt::format("{}, {} cores", info->substr(begin, info->find('\n', begin) - begin),
+                     std::thread::hardware_concurrency());
+}
+
+Result<Isa> isa_of(const std::string& name) {
+  if (name.empty()) return Isa::kAuto;
+  std::string known;
+  for (const Isa isa : supported_isas()) {
+    if (isa_name(isa) == name) return isa;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", isa_name(isa));
+  }
+  return invalid_argument(fmt::format("--isa {}: this machine has {}", name, known));
+}
+
+// A published model's sizes with random weights, or a model file's own weights.
+Result<RandomModel> model_of(const std::string& name) {
+  std::string known;
+  for (const PublishedSizes& published : kPublishedSizes) {
+    if (name == published.name) return random_model(published.sizes(), 1);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", published.name);
+  }
+  FLOTILLA_ASSIGN_OR_RETURN(const Model model, load_model(name).with_context(fmt::format(
+                                                   "--model {} is none of {} and no model file", name, known)));
+  FLOTILLA_ASSIGN_OR_RETURN(GridState state, make_grid(model.weights));
+  return RandomModel{model.weights.description, std::move(state)};
+}
+
+// The figures so far, as a table on the terminal and as JSON.
+class Report {
+ public:
+  Report(const BenchOptions& options, std::string what)
+      : options_(options), command_("flotilla bench " + std::move(what)) {}
+
+  void limits(const MachineLimits& limits) {
+    const auto add = [&](const char* name, double value, const char* unit) {
+      line(fmt::format("{}, {} threads, {}", name, limits.threads, isa_name(limits.isa)), value, unit, {}, "");
+    };
+    add("int8 dot products", limits.int8_operations, "Gop/s");
+    add("fp32 multiply-adds", limits.fp32_operations, "Gop/s");
+    add("reading memory", limits.read_bytes, "GB/s");
+  }
+
+  void speeds(const std::string& figure, const std::vector<Speed>& speeds) {
+    std::vector<double> samples, shares;
+    for (const Speed& speed : speeds) {
+      samples.push_back(speed.tokens_per_second);
+      shares.push_back(speed.roofline_share());
+    }
+    const double share = median(shares);
+    line(figure, median(samples), "tokens/s", samples, fmt::format("{:.0f} % of the roofline", 100 * share), share);
+  }
+
+  Status write() const {
+    if (options_.json.empty()) return ok_status();
+    return write_file_atomically(options_.json, figures_.dump(2) + "\n");
+  }
+
+ private:
+  void line(const std::string& figure, double value, const char* unit, const std::vector<double>& samples,
+            const std::string& remark, double share = 0) {
+    fmt::print("{:<56} {:>9.1f} {:<8} {}\n", figure, value, unit, remark);
+    std::fflush(stdout);
+    ordered_json entry = {{"figure", figure}, {"value", value}, {"unit", unit}};
+    if (share > 0) entry["roofline_share"] = share;
+    if (!samples.empty()) entry["samples"] = samples;
+    entry["machine"] = machine_name();
+    entry["command"] = command_;
+    figures_.push_back(std::move(entry));
+  }
+
+  const BenchOptions& options_;
+  const std::string command_;
+  ordered_json figures_ = ordered_json::array();
+};
+
+using Measure = std::function<Result<Speed>(Engine& engine, const MachineLimits& limits)>;
+
+struct Figure {
+  std::string name;
+  std::int64_t kv_blocks = 0;
+  Measure measure;
+};
+
+std::vector<int> thread_counts(const BenchOptions& options) {
+  if (!options.threads.empty()) return options.threads;
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return cores == 1 ? std::vector<int>{1} : std::vector<int>{1, cores};
+}
+
+Status bench_limits(const BenchOptions& options) {
+  FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
+  Report report(options, "limits");
+  for (const int threads : thread_counts(options)) {
+    FLOTILLA_ASSIGN_OR_RETURN(const MachineLimits limits, measure_limits(threads, isa));
+    report.limits(limits);
+  }
+  return report.write();
+}
+
+Status bench_engine(const BenchOptions& options, const std::string& what, const std::vector<Figure>& figures) {
+  FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
+  ProgressLine progress(std::cerr, inspect_terminal(2));
+  progress.update("preparing " + options.model);
+  FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, model_of(options.model));
+  progress.finish();
+  Report report(options, what + " --model " + options.model);
+  for (const int threads : thread_counts(options)) {
+    FLOTILLA_ASSIGN_OR_RETURN(const MachineLimits limits, measure_limits(threads, isa));
+    EngineOptions engine_options{.threads = threads, .isa = isa};
+    engine_options.activations = options.two_bytes ? ActivationWidth::kTwo : ActivationWidth::kOne;
+    for (const Figure& figure : figures)
+      engine_options.kv_blocks = std::max(engine_options.kv_blocks, figure.kv_blocks);
+    FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(model.description, engine_options));
+    FLOTILLA_RETURN_IF_ERROR(engine->load(model.state));
+    for (const Figure& figure : figures) {
+      std::vector<Speed> speeds;
+      for (int i = 0; i <= options.repeat; ++i) {
+        progress.update(fmt::format("{}, {} threads: {}/{}", figure.name, threads, i, options.repeat));
+        FLOTILLA_ASSIGN_OR_RETURN(const Speed speed, figure.measure(*engine, limits));
+        if (i > 0) speeds.push_back(speed);  // the first touches memory
+      }
+      progress.finish();
+      report.speeds(fmt::format("{}, {}, {} threads", options.model, figure.name, threads), speeds);
+    }
+  }
+  return report.write();
+}
+
+Status bench_prefill(const BenchOptions& options) {
+  std::vector<Figure> figures;
+  for (const int tokens : options.tokens) {
+    figures.push_back(
+        {fmt::format("prefill {}", tokens), prefill_blocks(tokens),
+         [tokens](Engine& engine, const MachineLimits& limits) { return measure_prefill(engine, limits, tokens); }});
+  }
+  return bench_engine(options, "prefill", figures);
+}
+
+Status bench_decode(const BenchOptions& options) {
+  std::vector<Figure> figures;
+  for (const int sequences : options.sequences) {
+    const DecodeShape shape{.sequences = sequences, .group = options.separate_prompts ? 1 : DecodeShape{}.group};
+    figures.push_back({fmt::format("decode {}{}", sequences, options.separate_prompts ? ", separate prompts" : ""),
+                       decode_blocks(shape), [shape](Engine& engine, const MachineLimits& limits) {
+                         return measure_decode(engine, limits, shape);
+                       }});
+  }
+  return bench_engine(options, options.separate_prompts ? "decode --separate-prompts" : "decode", figures);
+}
+
+Status bench_rollout(const BenchOptions& options) {
+  const RolloutShape shape;
+  return bench_engine(
+      options, "rollout",
+      {{fmt::format("rollout {} x {}", shape.prompts, shape.samples), rollout_blocks(shape),
+        [shape](Engine& engine, const MachineLimits& limits) { return measure_rollout(engine, limits, shape); }}});
+}
+
+CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* help, BenchOptions& options,
+              const std::shared_ptr<BenchOptions>& kept, Status (*run)(const BenchOptions&)) {
+  CLI::App* command = parent.add_subcommand(name, help);
+  command->add_option("--threads", options.threads, "Thread counts, with commas; default 1 and all cores")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--isa", options.isa, "scalar, avx2 or avx512; default the best that the machine has");
+  command->add_option("--json", options.json, "Also write the figures to this file");
+  command->callback([&action, kept, run] { action = [kept, run] { return run(*kept); }; });
+  return command;
+}
+
+void add_engine_options(CLI::App* command, BenchOptions& options) {
+  command->add_option("--model", options.model, "smollm2-135m or qwen2.5-0.5b (random weights), or a model file")
+      ->capture_default_str();
+  command->add_option("--repeat", options.repeat, "Measurements of each figure; the median is printed")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  command->add_flag("--two-byte", options.two_bytes,
+                    "Activations of two bytes (half the speed of a machine's int8 peak)");
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, Action& action) {
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure this machine and the engine on it, each figure with its share of the roofline");
+  bench->require_subcommand(1);
+  bench->footer(
+      "Examples:\n"
+      "  flotilla bench limits\n"
+      "  flotilla bench decode --sequences 1,32 --threads 2\n"
+      "  flotilla bench rollout --model qwen2.5-0.5b --json rollout.json");
+  auto options = std::make_shared<BenchOptions>();
+  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds and reading memory", *options, options,
+      bench_limits);
+  CLI::App* prefill = add(*bench, action, "prefill", "One prompt", *options, options, bench_prefill);
+  add_engine_options(prefill, *options);
+  prefill->add_option("--tokens", options->tokens, "Prompt lengths, with commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  CLI::App* decode = add(*bench, action, "decode", "Sequences that decode together; groups of 8 share a prompt of 128",
+                         *options, options, bench_decode);
+  add_engine_options(decode, *options);
+  decode->add_option("--sequences", options->sequences, "Batch sizes, with commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  decode->add_flag("--separate-prompts", options->separate_prompts, "No prompt is shared");
+  CLI::App* rollout =
+      add(*bench, action, "rollout", "8 prompts x 8 samples, prompt 128, 32 to 96 tokens each, prompts included",
+          *options, options, bench_rollout);
+  add_engine_options(rollout, *options);
+}
+
+}  // namespace flotilla
