@@ -115,24 +115,18 @@ class Fleet {
 
   std::vector<std::string> worker_command(const std::string& name) const {
     const WorkerSection& worker = demo_.config.worker;
-    return {program("flotilla"),
-            "work",
-            demo_.address.text(),
-            "--learner",
-            fingerprint_,
-            "--name",
-            name,
-            "--worker.threads",
-            std::to_string(worker.threads),
-            "--worker.sweep_groups",
-            std::to_string(worker.sweep_groups),
-            "--worker.memory_limit_mib",
-            std::to_string(worker.memory_limit_mib),
-            "--worker.poll_seconds",
-            fmt::format("{}", worker.poll.count()),
-            "--worker.upload_queue",
-            std::to_string(worker.upload_queue),
-            "--worker.operator=" + worker.operator_id};
+    std::vector<std::string> command{
+        program("flotilla"), "work", demo_.address.text(), "--learner", fingerprint_, "--name", name};
+    const auto set = [&](const char* key, const std::string& value) {
+      command.insert(command.end(), {std::string("--worker.") + key, value});
+    };
+    set("threads", std::to_string(worker.threads));
+    set("sweep_groups", std::to_string(worker.sweep_groups));
+    set("memory_limit_mib", std::to_string(worker.memory_limit_mib));
+    set("poll_seconds", fmt::format("{}", worker.poll.count()));
+    set("upload_queue", std::to_string(worker.upload_queue));
+    if (!worker.operator_id.empty()) set("operator", worker.operator_id);
+    return command;
   }
 
   Status start_workers() {
