@@ -18,4 +18,11 @@ if [ ! -x "$folder/bin/llama-batched-bench" ]; then
   cp "$folder"/build/bin/llama-{bench,batched-bench,quantize} "$folder/bin/"
   exec 1>&3 3>&-
 fi
+rollout="$(dirname "${BASH_SOURCE[0]}")/llama_rollout.cc"
+if [ "$rollout" -nt "$folder/bin/llama_rollout" ]; then
+  source="$folder/llama_cpp_python-$version/vendor/llama.cpp" libraries="$folder/build"
+  # -ffast-math: its own sampling is to be as fast as compilers make it.
+  ${CXX:-g++} -std=c++20 -O3 -march=native -ffast-math "$rollout" -I"$source/include" -I"$source/ggml/include" \
+    "$libraries"/src/libllama.a "$libraries"/ggml/src/libggml{,-cpu,-base}.a -fopenmp -ldl -o "$folder/bin/llama_rollout"
+fi
 echo "$folder/bin"

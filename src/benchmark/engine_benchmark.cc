@@ -10,14 +10,13 @@ namespace flotilla {
 namespace {
 
 constexpr std::uint64_t kSeed = 3;
-constexpr std::uint64_t kPrompts = 1, kLengths = 2;  // streams of kSeed's random numbers, the first one a prompt each
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
 double now() { return std::chrono::duration<double>(system_clock().monotonic()).count(); }
 
 std::vector<TokenId> random_prompt(const Engine& engine, std::int64_t number, std::int32_t length) {
-  PhiloxStream random(kSeed, kPrompts << 32 | static_cast<std::uint64_t>(number));
+  PhiloxStream random(kSeed, static_cast<std::uint64_t>(number));
   std::vector<TokenId> tokens(static_cast<std::size_t>(length));
   for (TokenId& token : tokens) {
     token = static_cast<TokenId>(random.below(static_cast<std::uint64_t>(engine.description().vocabulary)));
@@ -107,6 +106,10 @@ class Batch {
   std::int64_t generated_ = 0;
 };
 
+std::int32_t rollout_length(const RolloutShape& shape, std::int32_t number) {
+  return shape.shortest + number * 37 % (shape.longest - shape.shortest + 1);
+}
+
 Speed speed_of(const Engine& engine, const MachineLimits& limits, std::span<const ForwardShape> passes,
                std::int64_t tokens, double seconds) {
   Speed speed{.tokens_per_second = static_cast<double>(tokens) / seconds, .least_seconds = 0, .seconds = seconds};
@@ -147,14 +150,12 @@ Result<Speed> measure_decode(Engine& engine, const MachineLimits& limits, const 
 }
 
 Result<Speed> measure_rollout(Engine& engine, const MachineLimits& limits, const RolloutShape& shape) {
-  PhiloxStream random(kSeed, kLengths << 32);
   Batch batch(engine, shape.prompt);
   const double begin = now();
   for (std::int32_t prompt = 0; prompt < shape.prompts; ++prompt) {
     std::vector<std::int32_t> lengths(static_cast<std::size_t>(shape.samples));
-    for (std::int32_t& length : lengths) {
-      const auto span = static_cast<std::uint64_t>(shape.longest - shape.shortest + 1);
-      length = shape.shortest + static_cast<std::int32_t>(random.below(span));
+    for (std::int32_t sample = 0; sample < shape.samples; ++sample) {
+      lengths[static_cast<std::size_t>(sample)] = rollout_length(shape, prompt * shape.samples + sample);
     }
     FLOTILLA_RETURN_IF_ERROR(batch.add_group(prompt, lengths));
   }

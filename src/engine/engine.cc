@@ -319,7 +319,7 @@ class CpuEngine final : public Engine {
 
   Status run_slice(std::vector<ReadoutResult>& results, std::size_t& done) {
     FLOTILLA_RETURN_IF_ERROR(pass_->run(rows_));
-    const std::int64_t stride = padded_vocabulary(description_.vocabulary);
+    const std::int64_t stride = pass_->logits_stride();
     for (std::size_t begin = 0; begin < pending_.size(); begin += ForwardPass::kHeadRowsMax) {
       const std::size_t count = std::min<std::size_t>(ForwardPass::kHeadRowsMax, pending_.size() - begin);
       std::int32_t picked[ForwardPass::kHeadRowsMax];

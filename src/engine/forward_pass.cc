@@ -17,6 +17,13 @@ constexpr std::int64_t kNormGrain = 16;
 constexpr std::int64_t kRopeGrain = 8;
 constexpr std::int64_t kAttentionGrain = 4;
 constexpr std::int64_t kMlpGrain = 8;
+
+// An odd number of cache lines apart, rows use all sets of the caches; widths that are multiples of 4096 bytes would
+// have all of them in one.
+std::int64_t odd_lines(std::int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
+// In floats, of rows of so many floats.
+std::int64_t stride_of(std::int64_t width) { return odd_lines(width * 4) / 4; }
+
 struct Sizes {
   std::int64_t x, normed, wide, mixed, logits, q, scales;  // bytes, rounded up to 64
   std::int64_t total() const { return x + normed + wide + mixed + logits + q + scales; }
@@ -29,16 +36,16 @@ std::int64_t widest(const ModelDescription& d) {
 }
 
 Sizes sizes(const ModelDescription& d, const KernelTable& kernels, std::int64_t rows, std::int64_t threads) {
-  const auto bytes = [](std::int64_t count, std::int64_t each) { return (count * each + 63) / 64 * 64; };
+  const auto floats = [](std::int64_t count, std::int64_t width) { return count * stride_of(width) * 4; };
   const std::int64_t groups = groups_of(widest(d));
   const std::int64_t head_rows = std::min(rows, ForwardPass::kHeadRowsMax);
-  return {.x = bytes(rows * d.hidden, 4),
-          .normed = bytes(threads * widest(d), 4),
-          .wide = bytes(rows * std::max(q_dim(d) + 2 * kv_dim(d), 2 * std::int64_t{d.ffn}), 4),
-          .mixed = bytes(rows * q_dim(d), 4),
-          .logits = bytes(head_rows * padded_vocabulary(d.vocabulary), 4),
-          .q = bytes(rows * groups * kActivationGroup, kernels.activation_bytes),
-          .scales = bytes(rows * groups, 4)};
+  return {.x = floats(rows, d.hidden),
+          .normed = floats(threads, widest(d)),
+          .wide = floats(rows, std::max(q_dim(d) + 2 * kv_dim(d), 2 * std::int64_t{d.ffn})),
+          .mixed = floats(rows, q_dim(d)),
+          .logits = floats(head_rows, padded_vocabulary(d.vocabulary)),
+          .q = rows * odd_lines(groups * kActivationGroup * kernels.activation_bytes),
+          .scales = floats(1, rows * groups)};
 }
 
 }  // namespace
@@ -87,8 +94,10 @@ void ForwardPass::parallel(std::int64_t count, std::int64_t grain, const Body& b
 
 QuantizedRows ForwardPass::quantized(std::int64_t cols) const {
   const std::int64_t groups = groups_of(cols);
-  return {
-      .q = q_, .stride = groups * kActivationGroup * kernels_.activation_bytes, .scales = scales_, .groups = groups};
+  return {.q = q_,
+          .stride = odd_lines(groups * kActivationGroup * kernels_.activation_bytes),
+          .scales = scales_,
+          .groups = groups};
 }
 
 void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out, std::int64_t stride, bool add) {
@@ -126,6 +135,10 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
   const std::int64_t q_width = q_dim(d);
   const std::int64_t kv_width = kv_dim(d);
   const std::int64_t qkv_width = q_width + 2 * kv_width;
+  const std::int64_t x_stride = stride_of(d.hidden);
+  const std::int64_t qkv_stride = stride_of(qkv_width);
+  const std::int64_t mixed_stride = stride_of(q_width);
+  const std::int64_t mlp_stride = stride_of(2 * std::int64_t{d.ffn});
   const std::int64_t half = d.head_dim / 2;
   const std::int64_t shared = d.heads / d.kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d.head_dim));
@@ -136,23 +149,23 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
   const auto norm = [&](const std::vector<float>& weight) {
     const QuantizedRows out = quantized(d.hidden);
     parallel(count, kNormGrain, [&](std::int64_t r, int thread) {
-      float* y = normed_ + thread * widest(d);
-      kernels_.rms_norm(x_ + r * d.hidden, weight.data(), d.hidden, d.norm_epsilon, y);
+      float* y = normed_ + thread * stride_of(widest(d));
+      kernels_.rms_norm(x_ + r * x_stride, weight.data(), d.hidden, d.norm_epsilon, y);
       if (!kernels_.quantize(y, d.hidden, out, r)) fail();
     });
   };
 
-  parallel(count, kNormGrain, [&](std::int64_t r, int) { weights_.embed(row_of(r).token, x_ + r * d.hidden); });
+  parallel(count, kNormGrain, [&](std::int64_t r, int) { weights_.embed(row_of(r).token, x_ + r * x_stride); });
 
   for (std::int32_t layer = 0; layer < d.layers; ++layer) {
     const PackedBlock& block = weights_.block(layer);
 
     norm(block.attention_norm);
     FLOTILLA_RETURN_IF_ERROR(check("the input of attention", layer));
-    multiply(block.qkv, count, wide_, qkv_width, false);
+    multiply(block.qkv, count, wide_, qkv_stride, false);
 
     parallel(count, kRopeGrain, [&](std::int64_t r, int thread) {
-      float* q = wide_ + r * qkv_width;
+      float* q = wide_ + r * qkv_stride;
       const ForwardRow& row = row_of(r);
       if (!block.qkv_bias.empty()) kernels_.add(q, block.qkv_bias.data(), qkv_width);
       for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
@@ -162,7 +175,7 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
           kernels_.largest_bits(q + q_width, 2 * kv_width) >= kHalfOverflowBits) {
         return fail();
       }
-      store_kv(row, layer, q + q_width, reinterpret_cast<std::uint16_t*>(normed_ + thread * widest(d)));
+      store_kv(row, layer, q + q_width, reinterpret_cast<std::uint16_t*>(normed_ + thread * stride_of(widest(d))));
     });
     FLOTILLA_RETURN_IF_ERROR(check("a query, or a key or value above 65504,", layer));
 
@@ -171,7 +184,7 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
       const std::int64_t head = item / count;
       const std::int64_t r = item % count;
       Attention a;
-      a.q = wide_ + r * qkv_width + head * shared * d.head_dim;
+      a.q = wide_ + r * qkv_stride + head * shared * d.head_dim;
       a.queries = static_cast<int>(shared);
       a.head_dim = d.head_dim;
       a.scale = scale;
@@ -179,28 +192,28 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
       a.block_stride = kv_.stride();
       a.table = row_of(r).table;
       a.keys = row_of(r).position + 1;
-      a.out = mixed_ + r * q_width + head * shared * d.head_dim;
+      a.out = mixed_ + r * mixed_stride + head * shared * d.head_dim;
       kernels_.attend(a);
     });
     const QuantizedRows mixed = quantized(q_width);
     parallel(count, kNormGrain, [&](std::int64_t r, int) {
-      if (!kernels_.quantize(mixed_ + r * q_width, q_width, mixed, r)) fail();
+      if (!kernels_.quantize(mixed_ + r * mixed_stride, q_width, mixed, r)) fail();
     });
     FLOTILLA_RETURN_IF_ERROR(check("the output of attention", layer));
-    multiply(block.o, count, x_, d.hidden, true);
+    multiply(block.o, count, x_, x_stride, true);
 
     norm(block.mlp_norm);
     FLOTILLA_RETURN_IF_ERROR(check("the input of the MLP", layer));
-    multiply(block.gate_up, count, wide_, 2 * std::int64_t{d.ffn}, false);
+    multiply(block.gate_up, count, wide_, mlp_stride, false);
     const QuantizedRows activated = quantized(d.ffn);
     parallel(count, kMlpGrain, [&](std::int64_t r, int thread) {
-      float* y = normed_ + thread * widest(d);
-      const float* gate = wide_ + r * 2 * d.ffn;
+      float* y = normed_ + thread * stride_of(widest(d));
+      const float* gate = wide_ + r * mlp_stride;
       kernels_.swiglu(gate, gate + d.ffn, d.ffn, y);
       if (!kernels_.quantize(y, d.ffn, activated, r)) fail();
     });
     FLOTILLA_RETURN_IF_ERROR(check("the inside of the MLP", layer));
-    multiply(block.down, count, x_, d.hidden, true);
+    multiply(block.down, count, x_, x_stride, true);
   }
   return ok_status();
 }
@@ -210,14 +223,16 @@ Result<float*> ForwardPass::logits(std::span<const std::int32_t> picked) {
   const auto count = static_cast<std::int64_t>(picked.size());
   const QuantizedRows out = quantized(d.hidden);
   parallel(count, kNormGrain, [&](std::int64_t i, int thread) {
-    float* y = normed_ + thread * widest(d);
-    const float* x = x_ + picked[static_cast<std::size_t>(i)] * std::int64_t{d.hidden};
+    float* y = normed_ + thread * stride_of(widest(d));
+    const float* x = x_ + picked[static_cast<std::size_t>(i)] * stride_of(d.hidden);
     kernels_.rms_norm(x, weights_.final_norm().data(), d.hidden, d.norm_epsilon, y);
     if (!kernels_.quantize(y, d.hidden, out, i)) broken_.store(true, std::memory_order_relaxed);
   });
   if (broken_.load(std::memory_order_relaxed)) return data_loss("the input of the head is NaN or infinite");
-  multiply(weights_.head(), count, logits_, padded_vocabulary(d.vocabulary), false);
+  multiply(weights_.head(), count, logits_, logits_stride(), false);
   return logits_;
 }
+
+std::int64_t ForwardPass::logits_stride() const { return stride_of(padded_vocabulary(description_.vocabulary)); }
 
 }  // namespace flotilla

@@ -35,8 +35,10 @@ class ForwardPass {
 
   // Computes all layers for at most kRowsMax rows. data_loss naming the layer when a value is NaN or infinite.
   Status run(std::span<const ForwardRow> rows);
-  // Logits after the given rows of the last run, at most kHeadRowsMax, rising: [picked][padded vocabulary].
+  // Logits after the given rows of the last run, at most kHeadRowsMax, rising: row i at i * logits_stride(), each of
+  // the padded vocabulary.
   Result<float*> logits(std::span<const std::int32_t> picked);
+  std::int64_t logits_stride() const;
 
  private:
   ForwardPass(const ModelDescription& description, const KernelTable& kernels, const PackedWeights& weights, KvPool& kv,
@@ -60,6 +62,7 @@ class ForwardPass {
   std::atomic<bool> broken_{false};  // some row of the present step is NaN or infinite
 
   PageBuffer memory_;
+  // Rows lie stride_of(width) apart.
   float* x_ = nullptr;         // [rows][hidden] residual stream
   float* normed_ = nullptr;    // [threads][hidden or ffn] one row a thread
   float* wide_ = nullptr;      // [rows][q, k, v] or [rows][gate, up]

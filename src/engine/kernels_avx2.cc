@@ -145,23 +145,38 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
   return true;
 }
 
-// kRows rows times one panel. Activations are pairs of 16 bits, weights are widened once for all rows.
+// Of a panel, this much goes through all rows before the next part: it stays in the L1 cache beside the rows of a tile.
+constexpr std::int64_t kGroupsAtATime = 12;
+constexpr std::int64_t kRowsAtATime = 256;
+constexpr int kTileRows = 6;  // 12 sums, the weights and an activation fill the registers
+
+// Part of a product: `groups` groups of one panel.
+struct PanelPart {
+  const std::int8_t* q;
+  const std::uint16_t* scales;
+  std::int64_t groups;
+  bool first, last;  // of the panel
+};
+
+// kRows rows times a part of a panel. Activations are pairs of 16 bits, weights are widened once for all rows. Sums of
+// unfinished panels wait in `waiting`, [row][16].
 template <int kRows>
-inline void matmul_tile(const std::int8_t* q, const std::uint16_t* scales, std::int64_t groups, const std::uint8_t* a,
-                        std::int64_t a_stride, const float* a_scales, float* out, std::int64_t stride,
-                        bool accumulate) {
+inline void matmul_tile(const PanelPart& part, const std::uint8_t* a, std::int64_t a_stride, const float* a_scales,
+                        std::int64_t scale_stride, float* waiting, float* out, std::int64_t stride, bool accumulate) {
+  const std::int8_t* q = part.q;
+  const std::uint16_t* scales = part.scales;
   F16 sums[kRows];
-  for (int r = 0; r < kRows; ++r) sums[r] = set1(0.0f);
-  for (std::int64_t g = 0; g < groups; ++g) {
+  for (int r = 0; r < kRows; ++r) sums[r] = part.first ? set1(0.0f) : load(waiting + r * kLanes);
+  for (std::int64_t g = 0; g < part.groups; ++g) {
     I16 dots[kRows];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) dots[r] = zero_integers();
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int k = 0; k < kActivationGroup; k += 2) {
       const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(q)));
       const __m256i high = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(q + 16)));
       q += 32;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
         std::int32_t pair;
         __builtin_memcpy(&pair, a + r * a_stride + 2 * k, sizeof(pair));
@@ -175,32 +190,54 @@ inline void matmul_tile(const std::int8_t* q, const std::uint16_t* scales, std::
     const F16 scale = load_bf16(scales);
     scales += kLanes;
     a += 2 * kActivationGroup;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      sums[r] = fma(to_float(dots[r]), mul(set1(a_scales[r * groups + g]), scale), sums[r]);
+      sums[r] = fma(to_float(dots[r]), mul(set1(a_scales[r * scale_stride + g]), scale), sums[r]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
     float* y = out + r * stride;
-    store(y, accumulate ? add(load(y), sums[r]) : sums[r]);
+    if (!part.last) {
+      store(waiting + r * kLanes, sums[r]);
+    } else {
+      store(y, accumulate ? add(load(y), sums[r]) : sums[r]);
+    }
   }
 }
 
 void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const QuantizedRows& x,
             std::int64_t rows, float* out, std::int64_t stride, bool accumulate) {
-  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    const std::int8_t* q = w.q + panel * w.groups * kActivationGroup * kLanes;
-    const std::uint16_t* scales = w.scales + panel * w.groups * kLanes;
-    float* y = out + panel * kLanes;
-    std::int64_t r = 0;
-    const auto tile = [&]<int kRows>() {
-      matmul_tile<kRows>(q, scales, w.groups, x.q + r * x.stride, x.stride, x.scales + r * x.groups, y + r * stride,
-                         stride, accumulate);
-    };
-    for (; r + 4 <= rows; r += 4) tile.template operator()<4>();
-    if (rows - r == 3) tile.template operator()<3>();
-    if (rows - r == 2) tile.template operator()<2>();
-    if (rows - r == 1) tile.template operator()<1>();
+  alignas(64) float waiting[kRowsAtATime * kLanes];
+  const std::int64_t parts = (w.groups + kGroupsAtATime - 1) / kGroupsAtATime;
+  const std::int64_t part_groups = (w.groups + parts - 1) / parts;
+  for (std::int64_t row_begin = 0; row_begin < rows; row_begin += kRowsAtATime) {
+    const std::int64_t row_count = rows - row_begin < kRowsAtATime ? rows - row_begin : kRowsAtATime;
+    for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+      float* y = out + row_begin * stride + panel * kLanes;
+      for (std::int64_t begin = 0; begin < w.groups; begin += part_groups) {
+        const std::int64_t end = begin + part_groups < w.groups ? begin + part_groups : w.groups;
+        const std::int64_t at = panel * w.groups + begin;
+        const PanelPart part{w.q + at * kActivationGroup * kLanes, w.scales + at * kLanes, end - begin, begin == 0,
+                             end == w.groups};
+        const std::uint8_t* a = x.q + row_begin * x.stride + begin * kActivationGroup * 2;
+        const float* a_scales = x.scales + row_begin * x.groups + begin;
+        std::int64_t r = 0;
+        const auto tile = [&]<int kRows>() {
+          matmul_tile<kRows>(part, a + r * x.stride, x.stride, a_scales + r * x.groups, x.groups, waiting + r * kLanes,
+                             y + r * stride, stride, accumulate);
+          r += kRows;
+        };
+        while (row_count - r >= kTileRows) tile.template operator()<kTileRows>();
+        switch (row_count - r) {
+          case 5: tile.template operator()<5>(); break;
+          case 4: tile.template operator()<4>(); break;
+          case 3: tile.template operator()<3>(); break;
+          case 2: tile.template operator()<2>(); break;
+          case 1: tile.template operator()<1>(); break;
+          default: break;
+        }
+      }
+    }
   }
 }
 

@@ -149,8 +149,9 @@ Status LearnerLoop::warm_up() {
                                  {"loss", done.loss},
                                  {"tokens", done.tokens},
                                  {"seconds", seconds(parts_.clock.monotonic() - began)}});
-    if (progress_.warmup_steps % static_cast<std::uint64_t>(settings_.learner.checkpoint_every) == 0 &&
-        progress_.warmup_steps < warmup_steps_) {
+    // The end of the warm-up has a checkpoint of its own: another just before it would save little.
+    const auto every = static_cast<std::uint64_t>(settings_.learner.checkpoint_every);
+    if (progress_.warmup_steps % every == 0 && progress_.warmup_steps + every / 2 < warmup_steps_) {
       FLOTILLA_RETURN_IF_ERROR(checkpoint());
     }
     if (asked_to_leave()) return cancelled("asked to leave");

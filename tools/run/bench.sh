@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds and runs benchmarks: ./run bench engine. Results go to bench/out/NAME.json.
+# Builds and runs benchmarks: ./run bench NAME [option...]. Results go to bench/out/NAME.json.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 source tools/run/common.sh
 
 name="${1:-}"
-[ -x "bench/$name.sh" ] || { echo "run bench: no benchmark '$name'; expected engine" >&2; exit 2; }
+[ -n "$name" ] && [ -x "bench/$name.sh" ] || { echo "run bench: no benchmark '$name'; expected engine or learner" >&2; exit 2; }
 tools/run/setup.sh
 CMAKE_ARGS=-DFLOTILLA_BENCH=ON build_preset release
-exec "bench/$name.sh"
+exec "bench/$name.sh" "${@:2}"

@@ -23,28 +23,12 @@
 #include "base/philox.h"
 #include "learn/advantages.h"
 #include "learn/torch/torch_trainer.h"
+#include "model/published_sizes.h"
 
 namespace flotilla {
 namespace {
 
 constexpr int kGroups = 4, kEpisodes = 8, kPrompt = 60;
-
-ModelDescription smollm2() {
-  ModelDescription sizes;
-  sizes.architecture = "llama";
-  sizes.layers = 30;
-  sizes.hidden = 576;
-  sizes.heads = 9;
-  sizes.kv_heads = 3;
-  sizes.head_dim = 64;
-  sizes.ffn = 1536;
-  sizes.vocabulary = 49152;
-  sizes.context = 2048;
-  sizes.norm_epsilon = 1e-5f;
-  sizes.rope_theta = 100000;
-  sizes.tied_embeddings = true;
-  return describe_model(sizes).value();
-}
 
 ModelWeights random_weights(const ModelDescription& description) {
   ModelWeights weights{description, {}};
@@ -116,7 +100,7 @@ std::string machine() {
 }
 
 int run(const std::string& json, int threads, int steps, const std::string& command) {
-  const ModelDescription description = smollm2();
+  const ModelDescription description = describe_model(smollm2_135m()).value();
   const ModelWeights weights = random_weights(description);
   nlohmann::ordered_json figures = nlohmann::ordered_json::array();
   const auto report = [&](const std::string& figure, double value, const char* unit, double against) {
