@@ -16,7 +16,6 @@ namespace flotilla {
 namespace {
 
 constexpr int kThreadsMax = 256;
-constexpr std::int32_t kHeadDimMax = 256;
 
 struct Sequence {
   bool open = false;
@@ -54,6 +53,10 @@ Status check_description(const ModelDescription& d) {
   }
   if (d.heads % d.kv_heads != 0) {
     return invalid_argument(fmt::format("engine: {} heads do not divide into {} KV heads", d.heads, d.kv_heads));
+  }
+  if (d.heads / d.kv_heads > kQueriesMax) {
+    return invalid_argument(
+        fmt::format("engine: {} heads share a KV head, at most {}", d.heads / d.kv_heads, kQueriesMax));
   }
   if (d.blocks.size() != static_cast<std::size_t>(d.layers)) {
     return invalid_argument(fmt::format("engine: {} blocks for {} layers", d.blocks.size(), d.layers));

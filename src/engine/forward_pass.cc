@@ -15,7 +15,6 @@ namespace {
 // Rows that one thread takes at a time: about 10 microseconds of work, well above the cost of sharing it.
 constexpr std::int64_t kNormGrain = 16;
 constexpr std::int64_t kRopeGrain = 8;
-constexpr std::int64_t kAttentionGrain = 4;
 constexpr std::int64_t kMlpGrain = 8;
 
 // An odd number of cache lines apart, rows use all sets of the caches; widths that are multiples of 4096 bytes would
@@ -179,21 +178,28 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
     });
     FLOTILLA_RETURN_IF_ERROR(check("a query, or a key or value above 65504,", layer));
 
-    // Heads outermost: rows that share blocks find them in the cache.
-    parallel(count * d.kv_heads, kAttentionGrain, [&](std::int64_t item, int) {
-      const std::int64_t head = item / count;
-      const std::int64_t r = item % count;
-      Attention a;
-      a.q = wide_ + r * qkv_stride + head * shared * d.head_dim;
-      a.queries = static_cast<int>(shared);
-      a.head_dim = d.head_dim;
-      a.scale = scale;
-      a.kv = kv_.data() + (layer * d.kv_heads + head) * 2 * kBlockTokens * d.head_dim;
-      a.block_stride = kv_.stride();
-      a.table = row_of(r).table;
-      a.keys = row_of(r).position + 1;
-      a.out = mixed_ + r * mixed_stride + head * shared * d.head_dim;
-      kernels_.attend(a);
+    // Neighbouring rows often share blocks: those of a prompt, or of a group's sequences. A few pieces a thread.
+    const std::int64_t together =
+        std::clamp<std::int64_t>(count * d.kv_heads / (4 * pool_.threads()), 1, kAttentionRows);
+    const std::int64_t parts = (count + together - 1) / together;
+    parallel(parts * d.kv_heads, 1, [&](std::int64_t item, int) {
+      const std::int64_t head = item / parts;
+      const std::int64_t begin = item % parts * together;
+      const std::int64_t end = std::min(begin + together, count);
+      AttentionRow attending[kAttentionRows];
+      for (std::int64_t r = begin; r < end; ++r) {
+        attending[r - begin] = {.q = wide_ + r * qkv_stride + head * shared * d.head_dim,
+                                .out = mixed_ + r * mixed_stride + head * shared * d.head_dim,
+                                .table = row_of(r).table,
+                                .keys = row_of(r).position + 1};
+      }
+      kernels_.attend({.rows = attending,
+                       .row_count = static_cast<int>(end - begin),
+                       .queries = static_cast<int>(shared),
+                       .head_dim = d.head_dim,
+                       .scale = scale,
+                       .kv = kv_.data() + (layer * d.kv_heads + head) * 2 * kBlockTokens * d.head_dim,
+                       .block_stride = kv_.stride()});
     });
     const QuantizedRows mixed = quantized(q_width);
     parallel(count, kNormGrain, [&](std::int64_t r, int) {

@@ -36,18 +36,29 @@ struct QuantizedRows {
   std::int64_t groups = 0;
 };
 
-// One query row's heads of one KV head, attending to `keys` positions. Block i of the sequence lies at
-// kv + table[i] * block_stride: keys [head_dim][16], then values [16][head_dim], all IEEE half precision.
-struct Attention {
+inline constexpr int kHeadDimMax = 256;
+inline constexpr int kQueriesMax = 64;  // heads that share a KV head
+
+// One row's query heads of one KV head, attending to its first `keys` positions. Block i of its sequence lies at
+// Attention::kv + table[i] * block_stride: keys [head_dim][16], then values [16][head_dim], all IEEE half precision.
+struct AttentionRow {
   const float* q = nullptr;  // [queries][head_dim]
+  float* out = nullptr;      // [queries][head_dim]
+  const std::int32_t* table = nullptr;
+  std::int32_t keys = 0;
+};
+
+// Rows that are computed together, at most kAttentionRows: where neighbours have a block in common, it is read once.
+// Never changes a result.
+inline constexpr int kAttentionRows = 8;
+struct Attention {
+  const AttentionRow* rows = nullptr;
+  int row_count = 0;
   int queries = 0;
   int head_dim = 0;
   float scale = 0;
   const std::uint16_t* kv = nullptr;
   std::int64_t block_stride = 0;
-  const std::int32_t* table = nullptr;
-  std::int32_t keys = 0;
-  float* out = nullptr;  // [queries][head_dim]
 };
 
 // Part of a softmax over one chunk of the vocabulary: sum of exp(d), and sum of floor(exp(d) * 2^40), where

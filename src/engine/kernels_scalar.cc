@@ -142,16 +142,16 @@ void to_half(const float* x, std::int64_t n, std::uint16_t* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = float_to_half(x[i]);
 }
 
-void attend(const Attention& a) {
+void attend(const Attention& a, const AttentionRow& row) {
   for (int head = 0; head < a.queries; ++head) {
-    const float* q = a.q + head * a.head_dim;
-    float* out = a.out + head * a.head_dim;
+    const float* q = row.q + head * a.head_dim;
+    float* out = row.out + head * a.head_dim;
     float maximum = 0;
     float sum = 0;
-    for (std::int32_t begin = 0; begin < a.keys; begin += 16) {
-      const std::uint16_t* keys = a.kv + a.table[begin / 16] * a.block_stride;
+    for (std::int32_t begin = 0; begin < row.keys; begin += 16) {
+      const std::uint16_t* keys = a.kv + row.table[begin / 16] * a.block_stride;
       const std::uint16_t* values = keys + 16 * a.head_dim;
-      const std::int32_t count = std::min(16, a.keys - begin);
+      const std::int32_t count = std::min(16, row.keys - begin);
       float scores[16];
       for (std::int32_t j = 0; j < count; ++j) {
         float score = 0;
@@ -177,6 +177,10 @@ void attend(const Attention& a) {
     const float inverse = 1.0f / sum;
     for (int d = 0; d < a.head_dim; ++d) out[d] *= inverse;
   }
+}
+
+void attend(const Attention& a) {
+  for (int i = 0; i < a.row_count; ++i) attend(a, a.rows[i]);
 }
 
 void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -178,7 +180,8 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
   ThreadPool pool(1);
   for (const bool two_bytes : {false, true}) {
     const KernelTable reference = scalar_kernels(two_bytes);
-    for (const std::int32_t cols : {16, 64, 144, 576}) {
+    // 832 and 1,600 columns are more groups than some kernels take at a time, in uneven parts.
+    for (const std::int32_t cols : {16, 64, 144, 576, 832, 1600}) {
       const RandomModel model = random_model(one_layer(cols, 80), 11).value();
       auto expected = PackedWeights::create(model.description, reference).value();
       expected.load(model.state, pool);
@@ -192,7 +195,10 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
         packed.embed(100, b.data());
         EXPECT_EQ(bits(a), bits(b));
         const std::int64_t groups = groups_of(cols);
-        for (std::int64_t rows = 1; rows <= 17; ++rows) {
+        std::vector<std::int64_t> counts(17);
+        std::iota(counts.begin(), counts.end(), 1);
+        if (cols == 832) counts = {1, 5, 7, 12, 255, 256, 257, 263};
+        for (const std::int64_t rows : counts) {
           const auto x = random_values(static_cast<std::uint64_t>(rows), rows * cols, 10);
           const auto run = [&](const KernelTable& table, const PackedMatrix& w, bool add) {
             std::vector<std::uint8_t> q(
@@ -207,6 +213,7 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
             return out;
           };
           EXPECT_EQ(bits(run(reference, expected.head(), false)), bits(run(kernels, packed.head(), false)));
+          EXPECT_EQ(bits(run(reference, expected.head(), true)), bits(run(kernels, packed.head(), true)));
           EXPECT_EQ(bits(run(reference, expected.block(0).gate_up, true)),
                     bits(run(kernels, packed.block(0).gate_up, true)));
         }
@@ -320,24 +327,61 @@ TEST(Kernels, AttentionAgreesWithTheReferenceForEveryLengthAndNumberOfHeads) {
         const auto q = random_values(static_cast<std::uint64_t>(queries), queries * head_dim);
         std::vector<float> a(q.size());
         std::vector<float> b(q.size());
-        Attention attention{.q = q.data(),
-                            .queries = queries,
-                            .head_dim = head_dim,
-                            .scale = 0.125f,
-                            .kv = kv.data(),
-                            .block_stride = stride,
-                            .table = table.data(),
-                            .keys = keys,
-                            .out = a.data()};
+        AttentionRow row{.q = q.data(), .out = a.data(), .table = table.data(), .keys = keys};
+        const Attention attention{.rows = &row,
+                                  .row_count = 1,
+                                  .queries = queries,
+                                  .head_dim = head_dim,
+                                  .scale = 0.125f,
+                                  .kv = kv.data(),
+                                  .block_stride = stride};
         scalar_kernels(false).attend(attention);
         for (const float value : a) ASSERT_TRUE(std::isfinite(value));
-        attention.out = b.data();
+        row.out = b.data();
         for (const auto& [name, kernels] : vector_kernels(false)) {
           kernels.attend(attention);
           ASSERT_EQ(bits(a), bits(b)) << name << " head_dim " << head_dim << " keys " << keys << " queries " << queries;
         }
       }
     }
+  }
+}
+
+TEST(Kernels, AttentionOfRowsThatShareBlocksIsThatOfEachAlone) {
+  const FloatMode mode;
+  constexpr int kHeadDim = 32, kQueries = 5;
+  constexpr std::int64_t kStride = 2 * 16 * kHeadDim;
+  const auto values = random_values(11, 9 * kStride);
+  std::vector<std::uint16_t> kv(values.size());
+  scalar_kernels(false).to_half(values.data(), 9 * kStride, kv.data());
+  // Four rows of one prompt, two sequences that leave it after two blocks, and two that have nothing in common.
+  const std::vector<std::vector<std::int32_t>> tables = {{0, 1, 2}, {0, 1, 3}, {0, 1, 4}, {5, 6}, {7, 8, 2}};
+  const std::pair<std::size_t, std::int32_t> rows[] = {{0, 5},  {0, 16}, {0, 17}, {0, 40},
+                                                       {1, 33}, {2, 47}, {3, 32}, {4, 41}};
+  const auto q = random_values(12, kAttentionRows * kQueries * kHeadDim);
+  const auto attend = [&](const KernelTable& kernels, bool together) {
+    std::vector<float> out(q.size());
+    std::vector<AttentionRow> all;
+    for (const auto& [table, keys] : rows) {
+      const std::size_t at = all.size() * kQueries * kHeadDim;
+      all.push_back({.q = &q[at], .out = &out[at], .table = tables[table].data(), .keys = keys});
+    }
+    const int step = together ? kAttentionRows : 1;
+    for (int r = 0; r < kAttentionRows; r += step) {
+      kernels.attend({.rows = &all[static_cast<std::size_t>(r)],
+                      .row_count = step,
+                      .queries = kQueries,
+                      .head_dim = kHeadDim,
+                      .scale = 0.25f,
+                      .kv = kv.data(),
+                      .block_stride = kStride});
+    }
+    return bits(out);
+  };
+  const auto expected = attend(scalar_kernels(false), false);
+  for (const auto& [name, kernels] : vector_kernels(false)) {
+    EXPECT_EQ(attend(kernels, true), expected) << name;
+    EXPECT_EQ(attend(kernels, false), expected) << name;
   }
 }
 
@@ -356,7 +400,10 @@ TEST(Kernels, AWholePassAgreesWithTheReference) {
     EXPECT_TRUE(pass->run(rows).ok());
     const std::vector<std::int32_t> picked = {0, 20, 49};
     const float* out = pass->logits(picked).value();
-    return bits({out, static_cast<std::size_t>(3 * padded_vocabulary(101))});
+    std::vector<float> all;
+    for (int i = 0; i < 3; ++i)
+      all.insert(all.end(), out + i * pass->logits_stride(), out + i * pass->logits_stride() + 101);
+    return bits(all);
   };
   for (const bool two_bytes : {false, true}) {
     const auto expected = logits(scalar_kernels(two_bytes));

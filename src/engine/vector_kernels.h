@@ -79,77 +79,119 @@ void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   }
 }
 
-// kQueries heads that share keys and values go through a block together. The keys of a block are the lanes.
-template <int kQueries>
-void attend_tile(const Attention& a, const float* q, float* out) {
-  const int head_dim = a.head_dim;
-  float maxima[kQueries] = {};
-  float sums[kQueries] = {};
-  for (std::int32_t begin = 0; begin < a.keys; begin += 16) {
-    const std::uint16_t* keys = a.kv + a.table[begin / 16] * a.block_stride;
-    const std::uint16_t* values = keys + 16 * head_dim;
-    const int count = a.keys - begin < 16 ? a.keys - begin : 16;
+// A block's keys and values, as they lie or widened before.
+F16 load_kv(const std::uint16_t* p) { return load_half(p); }
+F16 load_kv(const float* p) { return load(p); }
 
-    F16 scores[kQueries];
+// kQueries heads of a row go through one block together; its first `count` keys are the lanes. `maxima`, `sums` and
+// `out` hold what the blocks before gave.
+template <int kQueries, typename Value>
+void attend_block(const Value* keys, const Value* values, int head_dim, float scale, int count, bool first,
+                  const float* q, float* maxima, float* sums, float* out) {
+  F16 scores[kQueries];
 #pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) scores[i] = set1(0.0f);
-    for (int d = 0; d < head_dim; ++d) {
-      const F16 k = load_half(keys + 16 * d);
+  for (int i = 0; i < kQueries; ++i) scores[i] = set1(0.0f);
+  for (int d = 0; d < head_dim; ++d) {
+    const F16 k = load_kv(keys + 16 * d);
 #pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) scores[i] = fma(set1(q[i * head_dim + d]), k, scores[i]);
-    }
-
-    alignas(64) float weights[kQueries][16];
-    float before[kQueries] = {};
-    float now[kQueries] = {};
-    for (int i = 0; i < kQueries; ++i) {
-      const F16 masked = first_lanes(count, mul(scores[i], set1(a.scale)), set1(-__builtin_inff()));
-      const float block_maximum = fold_maximum(masked);
-      const F16 p = exponential(sub(masked, set1(block_maximum)));
-      store(weights[i], p);
-      const float block_sum = fold_sum(p);
-      if (begin == 0) {
-        maxima[i] = block_maximum;
-        sums[i] = block_sum;
-        continue;
-      }
-      const float merged = maxima[i] < block_maximum ? block_maximum : maxima[i];
-      // Lanes 0 and 1 of one exponential: the factors of what came before and of this block.
-      alignas(64) float factors[16] = {maxima[i] - merged, block_maximum - merged};
-      store(factors, exponential(load(factors)));
-      before[i] = factors[0];
-      now[i] = factors[1];
-      sums[i] = __builtin_fmaf(sums[i], before[i], block_sum * now[i]);
-      maxima[i] = merged;
-    }
-
-    for (int d = 0; d < head_dim; d += 16) {
-      F16 sum[kQueries];
-#pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) sum[i] = set1(0.0f);
-      for (int j = 0; j < count; ++j) {
-        const F16 v = load_half(values + j * head_dim + d);
-#pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) sum[i] = fma(set1(weights[i][j]), v, sum[i]);
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) {
-        float* o = out + i * head_dim + d;
-        store(o, begin == 0 ? sum[i] : fma(load(o), set1(before[i]), mul(sum[i], set1(now[i]))));
-      }
-    }
+    for (int i = 0; i < kQueries; ++i) scores[i] = fma(set1(q[i * head_dim + d]), k, scores[i]);
   }
+
+  alignas(64) float weights[kQueries][16];
+  float before[kQueries] = {};
+  float now[kQueries] = {};
   for (int i = 0; i < kQueries; ++i) {
-    const F16 inverse = set1(1.0f / sums[i]);
-    for (int d = 0; d < head_dim; d += 16) store(out + i * head_dim + d, mul(load(out + i * head_dim + d), inverse));
+    const F16 masked = first_lanes(count, mul(scores[i], set1(scale)), set1(-__builtin_inff()));
+    const float block_maximum = fold_maximum(masked);
+    const F16 p = exponential(sub(masked, set1(block_maximum)));
+    store(weights[i], p);
+    const float block_sum = fold_sum(p);
+    if (first) {
+      maxima[i] = block_maximum;
+      sums[i] = block_sum;
+      continue;
+    }
+    const float merged = maxima[i] < block_maximum ? block_maximum : maxima[i];
+    // Lanes 0 and 1 of one exponential: the factors of what came before and of this block.
+    alignas(64) float factors[16] = {maxima[i] - merged, block_maximum - merged};
+    store(factors, exponential(load(factors)));
+    before[i] = factors[0];
+    now[i] = factors[1];
+    sums[i] = __builtin_fmaf(sums[i], before[i], block_sum * now[i]);
+    maxima[i] = merged;
+  }
+
+  for (int d = 0; d < head_dim; d += 16) {
+    F16 sum[kQueries];
+#pragma GCC unroll 4
+    for (int i = 0; i < kQueries; ++i) sum[i] = set1(0.0f);
+    for (int j = 0; j < count; ++j) {
+      const F16 v = load_kv(values + j * head_dim + d);
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) sum[i] = fma(set1(weights[i][j]), v, sum[i]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kQueries; ++i) {
+      float* o = out + i * head_dim + d;
+      store(o, first ? sum[i] : fma(load(o), set1(before[i]), mul(sum[i], set1(now[i]))));
+    }
   }
 }
 
-void attend(const Attention& a) {
+struct AttentionState {
+  float maxima[kQueriesMax];
+  float sums[kQueriesMax];
+};
+
+template <typename Value>
+void attend_row(const Attention& a, const AttentionRow& row, std::int32_t begin, const Value* keys,
+                AttentionState* state) {
+  const Value* values = keys + 16 * a.head_dim;
+  const int count = row.keys - begin < 16 ? row.keys - begin : 16;
   int query = 0;
-  for (; query + 3 <= a.queries; query += 3) attend_tile<3>(a, a.q + query * a.head_dim, a.out + query * a.head_dim);
-  if (a.queries - query == 2) attend_tile<2>(a, a.q + query * a.head_dim, a.out + query * a.head_dim);
-  if (a.queries - query == 1) attend_tile<1>(a, a.q + query * a.head_dim, a.out + query * a.head_dim);
+  const auto tile = [&]<int kQueries>() {
+    attend_block<kQueries>(keys, values, a.head_dim, a.scale, count, begin == 0, row.q + query * a.head_dim,
+                           state->maxima + query, state->sums + query, row.out + query * a.head_dim);
+    query += kQueries;
+  };
+  while (a.queries - query >= 3) tile.template operator()<3>();
+  if (a.queries - query == 2) tile.template operator()<2>();
+  if (a.queries - query == 1) tile.template operator()<1>();
+}
+
+// Block by block; one that neighbouring rows share is widened once for all of them.
+void attend(const Attention& a) {
+  alignas(64) float wide[2 * 16 * kHeadDimMax];
+  AttentionState states[kAttentionRows];
+  for (std::int32_t begin = 0;; begin += 16) {
+    bool done = true;
+    for (int r = 0; r < a.row_count;) {
+      if (a.rows[r].keys <= begin) {
+        ++r;
+        continue;
+      }
+      done = false;
+      const std::int32_t block = a.rows[r].table[begin / 16];
+      const std::uint16_t* keys = a.kv + block * a.block_stride;
+      int end = r + 1;
+      while (end < a.row_count && a.rows[end].keys > begin && a.rows[end].table[begin / 16] == block) ++end;
+      if (end - r == 1) {
+        attend_row(a, a.rows[r], begin, keys, &states[r]);
+        ++r;
+        continue;
+      }
+      for (int i = 0; i < 2 * 16 * a.head_dim; i += 16) store(wide + i, load_half(keys + i));
+      for (; r < end; ++r) attend_row<float>(a, a.rows[r], begin, wide, &states[r]);
+    }
+    if (done) break;
+  }
+  for (int r = 0; r < a.row_count; ++r) {
+    for (int query = 0; query < a.queries; ++query) {
+      float* out = a.rows[r].out + query * a.head_dim;
+      const F16 inverse = set1(1.0f / states[r].sums[query]);
+      for (int d = 0; d < a.head_dim; d += 16) store(out + d, mul(load(out + d), inverse));
+    }
+  }
 }
 
 float maximum(const float* x, std::int64_t n) {
