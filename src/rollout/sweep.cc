@@ -90,20 +90,22 @@ class Sweep {
       }
       group.unfinished = item.episodes;
     }
-    trunk_.tokens = &groups_.front().prompt;
-    trunk_.size = groups_.front().prompt_stream.size;
-    for (const GroupInFlight& group : groups_) {
-      const auto end = std::min(trunk_.size, group.prompt_stream.size);
-      const auto [here, there] =
-          std::mismatch(group.prompt.begin(), group.prompt.begin() + end, trunk_.tokens->begin());
-      trunk_.size = static_cast<std::int32_t>(here - group.prompt.begin());
-    }
-    // Whole blocks are shared without a copy, so that the trunk takes no block that its groups would not take.
-    trunk_.size -= trunk_.size % kBlockTokens;
-    if (groups_.size() < 2) trunk_.size = 0;
+    if (groups_.size() > 1) find_trunk();
     report_.prompt_tokens = trunk_.size;
     for (const GroupInFlight& group : groups_) report_.prompt_tokens += std::ssize(group.prompt) - trunk_.size;
     return ok_status();
+  }
+
+  void find_trunk() {
+    trunk_.tokens = &groups_.front().prompt;
+    trunk_.size = groups_.front().prompt_stream.size;
+    for (const GroupInFlight& group : groups_) {
+      const auto end = group.prompt.begin() + std::min(trunk_.size, group.prompt_stream.size);
+      const auto differs = std::mismatch(group.prompt.begin(), end, trunk_.tokens->begin()).first;
+      trunk_.size = static_cast<std::int32_t>(differs - group.prompt.begin());
+    }
+    // Whole blocks are shared without a copy, so that the trunk takes no block that its groups would not take.
+    trunk_.size -= trunk_.size % kBlockTokens;
   }
 
   std::int32_t waiting(const Stream& stream) const {

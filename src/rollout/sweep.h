@@ -38,7 +38,7 @@ struct FinishedGroup {
 struct SweepReport {
   std::int64_t groups = 0;
   std::int64_t episodes = 0;
-  std::int64_t prompt_tokens = 0;  // each group's prompt once, and what all begin with once
+  std::int64_t prompt_tokens = 0;  // what all prompts begin with once, and the rest of each
   std::int64_t model_tokens = 0;
   std::int64_t environment_tokens = 0;
   std::int64_t calls = 0;      // of Engine::forward

@@ -196,12 +196,35 @@ TEST(Sweep, ComputesWhatAllPromptsBeginWithOnce) {
     tokens += engine->usage().tokens_computed;
   }
   const auto engine = toy_engine();
-  expect_same(sweep(*engine, toy, items).groups, alone);
+  const Outcome outcome = sweep(*engine, toy, items);
+  expect_same(outcome.groups, alone);
   const std::int64_t saved = tokens - engine->usage().tokens_computed;
   EXPECT_GE(saved, 4 * 32) << "whole blocks of the 40 equal tokens, in all groups but one";
   EXPECT_EQ(saved % (4 * kBlockTokens), 0);
-  for (const std::int64_t blocks : {9, 10, 12, 15, 20, 30})
-    expect_same(sweep(*toy_engine(blocks), toy, items).groups, alone);
+  std::int64_t prompts = 0;
+  for (const auto& [item, group] : alone) prompts += group.prompt_tokens;
+  EXPECT_EQ(outcome.report.prompt_tokens, prompts - saved);
+  std::int64_t evictions = 0;
+  for (const std::int64_t blocks : {9, 10, 12, 15, 20, 30}) {
+    const Outcome tight = sweep(*toy_engine(blocks), toy, items);
+    expect_same(tight.groups, alone);
+    evictions += tight.report.evictions;
+  }
+  EXPECT_GT(evictions, 0);
+}
+
+TEST(Sweep, OfGroupsOfOnePromptHasTheWholePromptAsTrunk) {
+  Toy toy;
+  auto items = toy.items(1, 3);
+  const auto length = static_cast<int>(episode_prompt(*toy.tokenizer, items[0].task)->size());
+  // A prompt without its last token fills whole blocks.
+  toy.environment.system_ += std::string((2 * kBlockTokens - length % kBlockTokens + 1) % kBlockTokens, 'a');
+  items = toy.items(1, 3);
+  items.push_back(items[0]);
+  items[1].sample_group = 7;
+  Groups alone;
+  for (std::size_t i = 0; i < 2; ++i) alone[i] = sweep(*toy_engine(), toy, std::span(&items[i], 1)).groups.at(0);
+  for (const std::int64_t blocks : {9, 12, 20, 1000}) expect_same(sweep(*toy_engine(blocks), toy, items).groups, alone);
 }
 
 TEST(Sweep, CountsWhatItDid) {
