@@ -282,6 +282,16 @@ TEST_F(LearnerLoopTest, TheBudgetCountsTimeOfRlOnly) {
   EXPECT_NEAR(events_.events("learner.finish").back().fields["seconds"].get<double>(), 5, 1.5);
 }
 
+TEST_F(LearnerLoopTest, TheWarmUpHasNoCheckpointJustBeforeItsOwn) {
+  settings_.warmup.demonstrations = 10;
+  settings_.warmup.batch = 1;
+  settings_.learner.checkpoint_every = 4;
+  settings_.learner.steps = 1;
+  ASSERT_TRUE(live().ok());
+  // After step 4 and at the end; 8 is too close to it. The third is the end of the run.
+  EXPECT_EQ(events_.events("learner.checkpoint").size(), 3u);
+}
+
 TEST_F(LearnerLoopTest, DiesAtAnyMomentAndResumes) {
   settings_.warmup.demonstrations = 12;
   settings_.warmup.batch = 2;

@@ -87,11 +87,16 @@ struct Workshop {
   std::vector<std::uint64_t> demonstrations;  // tasks of the warm-up, in order
 };
 
+fs::path key_path() { return user_config_folder() / "learner.pem"; }
+
+bool has_key() {
+  std::error_code error;
+  return fs::exists(key_path(), error);
+}
+
 // A dry run leaves no key behind.
 Result<std::shared_ptr<const SigningKey>> open_key(bool dry_run) {
-  const fs::path path = user_config_folder() / "learner.pem";
-  std::error_code error;
-  return dry_run && !fs::exists(path, error) ? SigningKey::generate() : SigningKey::load_or_create(path);
+  return dry_run && !has_key() ? SigningKey::generate() : SigningKey::load_or_create(key_path());
 }
 
 Result<Workshop> open_workshop(const RunConfig& config, bool dry_run) {
@@ -183,8 +188,8 @@ Status print_findings(const Workshop& shop) {
                    shop.environment->name(), shop.environment->task_count(Split::kTrain),
                    shop.environment->task_count(Split::kHeldOut), shop.environment->limits().model_tokens,
                    (config.warmup.demonstrations + config.warmup.batch - 1) / config.warmup.batch,
-                   fingerprint(shop.spec.learner_key), copies * 4 * static_cast<double>(model.parameters()) / 1e9,
-                   hub.ok() ? "is there" : "will be made",
+                   has_key() ? fingerprint(shop.spec.learner_key) : "will be made",
+                   copies * 4 * static_cast<double>(model.parameters()) / 1e9, hub.ok() ? "is there" : "will be made",
                    numbers.empty() ? "no checkpoint yet" : fmt::format("resumes from checkpoint {}", numbers.back()));
   return ok_status();
 }
@@ -198,15 +203,16 @@ Status publish_run(ObjectStore& store, const HubLayout& layout, const Workshop& 
   return publish_run_spec(store, layout, shop.spec, *shop.key);
 }
 
-Status make_learner_link(const RunSection& run) {
+// For `flotilla stop` only: training goes on without it.
+void make_learner_link(const RunSection& run) {
   const fs::path link = learner_link(run.hub, run.name);
   const fs::path fresh = link.string() + ".new";
   std::error_code error;
   fs::create_directories(link.parent_path(), error);
-  fs::remove(fresh, error);
-  fs::create_directory_symlink(fs::absolute(run.folder, error), fresh, error);
+  if (!error) fs::remove(fresh, error);
+  if (!error) fs::create_directory_symlink(fs::absolute(run.folder), fresh, error);
   if (!error) fs::rename(fresh, link, error);
-  return error ? errno_status(error.value(), "link " + link.string()) : ok_status();
+  if (error) log_warning("learn", "no link {}: {}; flotilla stop needs --folder", link.string(), error.message());
 }
 
 Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token stop) {
@@ -223,7 +229,7 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                                                                      [&control](std::string_view command) {
                                                                        return answer_learner_command(control, command);
                                                                      }));
-  FLOTILLA_RETURN_IF_ERROR(make_learner_link(config.run));
+  make_learner_link(config.run);
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(config.run.folder / "run.toml", config_toml(config)));
 
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_directory_store(config.run.hub, true));

@@ -70,8 +70,9 @@ std::vector<TrainingSequence> share_beginnings(std::span<const TrainingSequence>
     std::size_t end = begin + 1;
     for (; end < sequences.size(); ++end) {
       const std::int32_t common = common_beginning(first, beginning, sequences[end]);
-      const std::int64_t shared = std::int64_t{common} * static_cast<std::int64_t>(end - begin);
-      if (tokens + sequences[end].size() - shared > max_tokens) break;
+      const auto before = static_cast<std::int64_t>(end - begin);
+      const std::int64_t saved = common * before;
+      if (saved <= beginning * (before - 1) || tokens + sequences[end].size() - saved > max_tokens) break;
       tokens += sequences[end].size();
       beginning = common;
     }

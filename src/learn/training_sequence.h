@@ -44,7 +44,8 @@ std::vector<TrainingSequence> pack_group(const Group& group, std::span<const flo
 
 // Joins neighbouring sequences of at most one branch each, whatever their prompts: the longest common beginning of the
 // prompts becomes the prompt, and each rest a branch, so that what all begin with is computed once. A joined sequence
-// has at most max_tokens tokens, or is one of the given ones. The same targets in the same order of sequences.
+// has at most max_tokens tokens, or is one of the given ones. A sequence that would make the others share less than it
+// saves begins the next one. The same targets in the same order of sequences.
 std::vector<TrainingSequence> share_beginnings(std::span<const TrainingSequence> sequences, std::int32_t max_tokens);
 
 // Neighbouring sequences that are computed together: half-open ranges whose tokens together are at most max_tokens, or

@@ -98,12 +98,14 @@ TEST(ShareBeginnings, StaysWithinTheTokensAllowed) {
   EXPECT_EQ(joined[2].tokens, sequences[3].tokens);
 }
 
-TEST(ShareBeginnings, JoinsPromptsThatHaveNothingInCommon) {
-  const std::vector<TrainingSequence> sequences{one_branch({1}, {2}, 1), one_branch({3}, {4}, 1)};
+TEST(ShareBeginnings, DoesNotJoinWhereTheOthersWouldShareLess) {
+  const std::vector<TrainingSequence> sequences{one_branch({1, 2, 3}, {4}, 1), one_branch({1, 2, 3}, {5}, 1),
+                                                one_branch({1, 6, 7}, {8}, 1), one_branch({9}, {10}, 1)};
   const auto joined = share_beginnings(sequences, 100);
-  ASSERT_EQ(joined.size(), 1u);
-  EXPECT_EQ(joined[0].prompt, 0);
-  EXPECT_THAT(joined[0].branch_ends, ElementsAre(2, 4));
+  ASSERT_EQ(joined.size(), 3u);
+  EXPECT_THAT(joined[0].tokens, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(joined[1].tokens, sequences[2].tokens);
+  EXPECT_EQ(joined[2].tokens, sequences[3].tokens);
 }
 
 TEST(PackGroup, KeepsAnEpisodeThatAloneIsTooLong) {
