@@ -23,10 +23,11 @@ fs::path user_state_folder() { return folder_of("XDG_STATE_HOME", ".local/state"
 
 std::string hub_folder_name(std::string_view hub) {
   std::error_code error;
-  fs::path absolute = fs::absolute(hub, error).lexically_normal();
-  if (!absolute.has_filename()) absolute = absolute.parent_path();
-  if (fs::path canonical = fs::weakly_canonical(absolute, error); !error) absolute = std::move(canonical);
-  return sha256(absolute.string()).to_hex().substr(0, 16);
+  const fs::path absolute = fs::absolute(hub, error);
+  fs::path folder = fs::weakly_canonical(absolute, error);
+  if (error) folder = absolute.lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  return sha256(folder.string()).to_hex().substr(0, 16);
 }
 
 }  // namespace flotilla

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/thread_pool.h"
 #include "benchmark/peak_loops.h"
 #include "engine/page_buffer.h"
@@ -21,12 +22,6 @@ double seconds_of(const auto& work) {
   const auto begin = system_clock().monotonic();
   work();
   return std::chrono::duration<double>(system_clock().monotonic() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 PeakLoops loops_of(Isa isa) {

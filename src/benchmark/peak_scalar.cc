@@ -11,14 +11,12 @@ constexpr int kChains = 8;
 
 void dot(std::int64_t rounds) {
   std::int32_t sums[kChains] = {};
+  std::int16_t a[kChains] = {3, 3, 3, 3, 3, 3, 3, 3}, b = -5;
   for (std::int64_t i = 0; i < rounds; ++i) {
-    for (std::int32_t& sum : sums) {
-      std::int8_t a = 3, b = -5;
-      asm volatile("" : "+r"(a), "+r"(b));
-      sum += a * b;
-    }
+    asm volatile("" : "+m"(a), "+m"(b));
+    for (int k = 0; k < kChains; ++k) sums[k] += a[k] * b;
   }
-  for (std::int32_t& sum : sums) asm volatile("" : "+r"(sum));
+  for (std::int32_t& sum : sums) asm volatile("" : "+m"(sum));
 }
 
 void multiply_add(std::int64_t rounds) {

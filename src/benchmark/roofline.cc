@@ -6,13 +6,6 @@
 
 namespace flotilla {
 
-ForwardWork& ForwardWork::operator+=(const ForwardWork& other) {
-  int8_operations += other.int8_operations;
-  fp32_operations += other.fp32_operations;
-  bytes += other.bytes;
-  return *this;
-}
-
 ForwardWork forward_work(const ModelDescription& model, const ForwardShape& shape) {
   double block_weights = 0;
   double block_bytes = 0;

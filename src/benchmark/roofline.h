@@ -12,8 +12,6 @@ struct ForwardWork {
   double int8_operations = 0;
   double fp32_operations = 0;
   double bytes = 0;  // read from memory
-
-  ForwardWork& operator+=(const ForwardWork& other);
 };
 
 struct ForwardShape {

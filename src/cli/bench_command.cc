@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/median.h"
 #include "benchmark/engine_benchmark.h"
 #include "benchmark/machine_limits.h"
 #include "cli/commands.h"
@@ -36,11 +37,6 @@ struct BenchOptions {
   std::string json;
 };
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 std::string machine_name() {
   const auto info = read_text_file("/proc/cpuinfo");
   const std::size_t at = info.ok() ? info->find("model name") : std::string::npos;
@@ -48,6 +44,16 @@ std::string machine_name() {
   const std::size_t begin = info->find(": ", at) + 2;
   return fmt::format("{}, {} cores", info->substr(begin, info->find('\n', begin) - begin),
                      std::thread::hardware_concurrency());
+}
+
+// As it was given.
+std::string command_line() {
+  const auto arguments = read_text_file("/proc/self/cmdline");
+  if (!arguments.ok()) return "flotilla bench";
+  std::string line = *arguments;
+  while (line.ends_with('\0')) line.pop_back();
+  std::ranges::replace(line, '\0', ' ');
+  return "flotilla" + line.substr(std::min(line.find(' '), line.size()));
 }
 
 Result<Isa> isa_of(const std::string& name) {
@@ -76,8 +82,7 @@ Result<RandomModel> model_of(const std::string& name) {
 // The figures so far, as a table on the terminal and as JSON.
 class Report {
  public:
-  Report(const BenchOptions& options, std::string what)
-      : options_(options), command_("flotilla bench " + std::move(what)) {}
+  explicit Report(const BenchOptions& options) : options_(options) {}
 
   void limits(const MachineLimits& limits) {
     const auto add = [&](const char* name, double value, const char* unit) {
@@ -106,7 +111,7 @@ class Report {
  private:
   void line(const std::string& figure, double value, const char* unit, const std::vector<double>& samples,
             const std::string& remark, double share = 0) {
-    fmt::print("{:<56} {:>9.1f} {:<8} {}\n", figure, value, unit, remark);
+    fmt::print("{:<60} {:>9.1f} {:<8} {}\n", figure, value, unit, remark);
     std::fflush(stdout);
     ordered_json entry = {{"figure", figure}, {"value", value}, {"unit", unit}};
     if (share > 0) entry["roofline_share"] = share;
@@ -117,7 +122,7 @@ class Report {
   }
 
   const BenchOptions& options_;
-  const std::string command_;
+  const std::string command_ = command_line();
   ordered_json figures_ = ordered_json::array();
 };
 
@@ -137,7 +142,7 @@ std::vector<int> thread_counts(const BenchOptions& options) {
 
 Status bench_limits(const BenchOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
-  Report report(options, "limits");
+  Report report(options);
   for (const int threads : thread_counts(options)) {
     FLOTILLA_ASSIGN_OR_RETURN(const MachineLimits limits, measure_limits(threads, isa));
     report.limits(limits);
@@ -145,15 +150,16 @@ Status bench_limits(const BenchOptions& options) {
   return report.write();
 }
 
-Status bench_engine(const BenchOptions& options, const std::string& what, const std::vector<Figure>& figures) {
+Status bench_engine(const BenchOptions& options, const std::vector<Figure>& figures) {
   FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
   ProgressLine progress(std::cerr, inspect_terminal(2));
   progress.update("preparing " + options.model);
   FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, model_of(options.model));
   progress.finish();
-  Report report(options, what + " --model " + options.model);
+  Report report(options);
   for (const int threads : thread_counts(options)) {
-    FLOTILLA_ASSIGN_OR_RETURN(const MachineLimits limits, measure_limits(threads, isa));
+    FLOTILLA_ASSIGN_OR_RETURN(MachineLimits limits, measure_limits(threads, isa));
+    if (options.two_bytes) limits.int8_operations /= 2;  // every product is two
     EngineOptions engine_options{.threads = threads, .isa = isa};
     engine_options.activations = options.two_bytes ? ActivationWidth::kTwo : ActivationWidth::kOne;
     for (const Figure& figure : figures)
@@ -168,7 +174,9 @@ Status bench_engine(const BenchOptions& options, const std::string& what, const 
         if (i > 0) speeds.push_back(speed);  // the first touches memory
       }
       progress.finish();
-      report.speeds(fmt::format("{}, {}, {} threads", options.model, figure.name, threads), speeds);
+      report.speeds(fmt::format("{}, {}, {} threads, {}{}", options.model, figure.name, threads, isa_name(limits.isa),
+                                options.two_bytes ? ", two bytes" : ""),
+                    speeds);
     }
   }
   return report.write();
@@ -181,7 +189,7 @@ Status bench_prefill(const BenchOptions& options) {
         {fmt::format("prefill {}", tokens), prefill_blocks(tokens),
          [tokens](Engine& engine, const MachineLimits& limits) { return measure_prefill(engine, limits, tokens); }});
   }
-  return bench_engine(options, "prefill", figures);
+  return bench_engine(options, figures);
 }
 
 Status bench_decode(const BenchOptions& options) {
@@ -193,26 +201,26 @@ Status bench_decode(const BenchOptions& options) {
                          return measure_decode(engine, limits, shape);
                        }});
   }
-  return bench_engine(options, options.separate_prompts ? "decode --separate-prompts" : "decode", figures);
+  return bench_engine(options, figures);
 }
 
 Status bench_rollout(const BenchOptions& options) {
   const RolloutShape shape;
   return bench_engine(
-      options, "rollout",
+      options,
       {{fmt::format("rollout {} x {}", shape.prompts, shape.samples), rollout_blocks(shape),
         [shape](Engine& engine, const MachineLimits& limits) { return measure_rollout(engine, limits, shape); }}});
 }
 
-CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* help, BenchOptions& options,
-              const std::shared_ptr<BenchOptions>& kept, Status (*run)(const BenchOptions&)) {
+CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* help,
+              const std::shared_ptr<BenchOptions>& options, Status (*run)(const BenchOptions&)) {
   CLI::App* command = parent.add_subcommand(name, help);
-  command->add_option("--threads", options.threads, "Thread counts, with commas; default 1 and all cores")
+  command->add_option("--threads", options->threads, "Thread counts, with commas; default 1 and all cores")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--isa", options.isa, "scalar, avx2 or avx512; default the best that the machine has");
-  command->add_option("--json", options.json, "Also write the figures to this file");
-  command->callback([&action, kept, run] { action = [kept, run] { return run(*kept); }; });
+      ->check(CLI::Range(1, 256));
+  command->add_option("--isa", options->isa, "scalar, avx2 or avx512; default the best that the machine has");
+  command->add_option("--json", options->json, "Also write the figures to this file");
+  command->callback([&action, options, run] { action = [options, run] { return run(*options); }; });
   return command;
 }
 
@@ -238,16 +246,16 @@ void add_bench_command(CLI::App& app, Action& action) {
       "  flotilla bench decode --sequences 1,32 --threads 2\n"
       "  flotilla bench rollout --model qwen2.5-0.5b --json rollout.json");
   auto options = std::make_shared<BenchOptions>();
-  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds and reading memory", *options, options,
+  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds and reading memory", options,
       bench_limits);
-  CLI::App* prefill = add(*bench, action, "prefill", "One prompt", *options, options, bench_prefill);
+  CLI::App* prefill = add(*bench, action, "prefill", "One prompt", options, bench_prefill);
   add_engine_options(prefill, *options);
   prefill->add_option("--tokens", options->tokens, "Prompt lengths, with commas")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   CLI::App* decode = add(*bench, action, "decode", "Sequences that decode together; groups of 8 share a prompt of 128",
-                         *options, options, bench_decode);
+                         options, bench_decode);
   add_engine_options(decode, *options);
   decode->add_option("--sequences", options->sequences, "Batch sizes, with commas")
       ->delimiter(',')
@@ -256,7 +264,7 @@ void add_bench_command(CLI::App& app, Action& action) {
   decode->add_flag("--separate-prompts", options->separate_prompts, "No prompt is shared");
   CLI::App* rollout =
       add(*bench, action, "rollout", "8 prompts x 8 samples, prompt 128, 32 to 96 tokens each, prompts included",
-          *options, options, bench_rollout);
+          options, bench_rollout);
   add_engine_options(rollout, *options);
 }
 

@@ -5,18 +5,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/median.h"
 #include "telemetry/text_plot.h"
 
 namespace flotilla {
 namespace {
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
-
-std::int64_t median(std::vector<std::int64_t> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 std::string staleness_text(const std::vector<std::int64_t>& groups) {
   std::string text;
