@@ -8,8 +8,7 @@ import tempfile
 
 from fleet import BIN, VENV
 
-SETTINGS = ["--warmup.demonstrations", "16", "--learner.steps", "2", "--learner.batch_groups", "1", "--evaluation.questions", "6",
-            "--worker.operator", "somebody"]
+SETTINGS = ["--warmup.demonstrations", "16", "--learner.steps", "2", "--learner.batch_groups", "1", "--evaluation.questions", "6"]
 
 
 def main() -> int:
