@@ -4,8 +4,8 @@
 //
 //   llama_rollout MODEL THREADS SLOTS unified|streams
 //
-// At most SLOTS sequences run at a time; a group is admitted when it fits as a whole. The KV cache is one for all or one
-// a sequence. The work is done twice; prints the second one's tokens a second.
+// At most SLOTS sequences run at a time; a group is admitted when it fits as a whole. The KV cache is one for all or
+// one a sequence. The work is done twice; prints the second one's tokens a second.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -32,9 +32,9 @@ struct DecodeShape {
 // The prompts are there already: only the passes after them count.
 Result<Speed> measure_decode(Engine& engine, const MachineLimits& limits, const DecodeShape& shape);
 
-// What a worker does: `prompts` groups of `samples` sequences, prompts computed once and forked; lengths spread evenly over
-// [shortest, longest], that of sequence i is shortest + 37 i mod (longest - shortest + 1) so that another program can
-// do the same work; a sequence leaves the batch when it has ended. Tokens generated over the whole time, prompts
+// What a worker does: `prompts` groups of `samples` sequences, prompts computed once and forked; lengths spread evenly
+// over [shortest, longest], that of sequence i is shortest + 37 i mod (longest - shortest + 1) so that another program
+// can do the same work; a sequence leaves the batch when it has ended. Tokens generated over the whole time, prompts
 // included.
 struct RolloutShape {
   std::int32_t prompts = 8;
