@@ -116,7 +116,8 @@ struct LearnerSection {
     v(budget, "budget_seconds", "seconds", at_least(0), "The run is finished after this much time of RL; 0: no limit");
     v(batch_groups, "batch_groups", "groups", between(1, 4096), "Groups in one optimizer step");
     v(wanted_groups, "wanted_groups", "groups", between(0, 65536),
-      "How many eligible groups beyond one batch the learner asks the fleet for before it tells it to wait");
+      "How many unused groups beyond one batch the learner asks the fleet for before it tells it to wait; the batch in "
+      "training counts as unused until its step ends");
     v(max_staleness, "max_staleness", "versions", between(0, 1000), "A group older than this is not trained on");
     v(max_reuse, "max_reuse", "steps", between(1, 1000), "Optimizer steps that may train on one group");
     v(publish_every, "publish_every", "steps", between(1, 10000), "Optimizer steps between two versions");

@@ -6,28 +6,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/published_sizes.h"
+
 namespace flotilla {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-ModelDescription smollm2_sizes() {
-  ModelDescription model;
-  model.architecture = "llama";
-  model.layers = 30;
-  model.hidden = 576;
-  model.heads = 9;
-  model.kv_heads = 3;
-  model.head_dim = 64;
-  model.ffn = 1536;
-  model.vocabulary = 49152;
-  model.context = 8192;
-  model.norm_epsilon = 1e-5f;
-  model.rope_theta = 100000;
-  model.tied_embeddings = true;
-  return model;
-}
 
 // The fields of SmolLM2-135M-Instruct as its authors publish them.
 json smollm2_config() {
@@ -49,7 +34,7 @@ void expect_refused(const std::function<void(json&)>& change, std::string_view w
 }
 
 void expect_refused(const std::function<void(ModelDescription&)>& change, std::string_view why) {
-  ModelDescription sizes = smollm2_sizes();
+  ModelDescription sizes = smollm2_135m();
   change(sizes);
   const auto model = describe_model(sizes);
   ASSERT_FALSE(model.ok()) << "accepted; expected: " << why;
@@ -58,7 +43,7 @@ void expect_refused(const std::function<void(ModelDescription&)>& change, std::s
 }
 
 TEST(Description, SmolLm2HasTheTensorsOfHuggingFace) {
-  const auto model = describe_model(smollm2_sizes());
+  const auto model = describe_model(smollm2_135m());
   ASSERT_TRUE(model.ok()) << model.status().to_string();
   EXPECT_EQ(model->parameters(), 134515008);  // as its authors count
   EXPECT_EQ(model->tensors.size(), 272u);
@@ -81,7 +66,7 @@ TEST(Description, SmolLm2HasTheTensorsOfHuggingFace) {
 }
 
 TEST(Description, AnUntiedHeadIsATensorOfItsOwn) {
-  ModelDescription sizes = smollm2_sizes();
+  ModelDescription sizes = smollm2_135m();
   sizes.tied_embeddings = false;
   const auto model = describe_model(sizes);
   ASSERT_TRUE(model.ok());
@@ -91,15 +76,7 @@ TEST(Description, AnUntiedHeadIsATensorOfItsOwn) {
 }
 
 TEST(Description, Qwen2IsALlamaWithBiasesWhoseGgufKeepsTheOrderOfRows) {
-  ModelDescription sizes = smollm2_sizes();
-  sizes.architecture = "qwen2";
-  sizes.layers = 24;
-  sizes.hidden = 896;
-  sizes.heads = 14;
-  sizes.kv_heads = 2;
-  sizes.ffn = 4864;
-  sizes.vocabulary = 151936;
-  const auto model = describe_model(sizes);
+  const auto model = describe_model(qwen25_05b());
   ASSERT_TRUE(model.ok()) << model.status().to_string();
   EXPECT_EQ(model->parameters(), 494032768);  // Qwen2.5-0.5B, as its authors count
   const DecoderBlock& block = model->blocks.at(23);
@@ -112,7 +89,7 @@ TEST(Description, Qwen2IsALlamaWithBiasesWhoseGgufKeepsTheOrderOfRows) {
 }
 
 TEST(Description, DescribingTwiceChangesNothing) {
-  const auto once = describe_model(smollm2_sizes());
+  const auto once = describe_model(smollm2_135m());
   const auto twice = describe_model(*once);
   EXPECT_EQ(twice->tensors.size(), once->tensors.size());
   EXPECT_EQ(twice->blocks.size(), once->blocks.size());
@@ -129,7 +106,7 @@ TEST(Description, ReadsTheConfigOfItsAuthors) {
 }
 
 TEST(Description, AConfigSurvivesWritingAndReading) {
-  const auto model = describe_model(smollm2_sizes());
+  const auto model = describe_model(smollm2_135m());
   const std::string text = model->to_config_json();
   EXPECT_THAT(text, HasSubstr("\"rms_norm_eps\": 1e-05"));
   const auto again = ModelDescription::from_config_json(text);
