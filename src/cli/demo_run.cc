@@ -259,7 +259,6 @@ Result<DemoResult> evaluate_demo(ObjectStore& store, const DemoRun& demo, Versio
   request.options.sampling.temperature = demo.config.evaluation.temperature;
   request.options.seed = demo.config.run.seed;
   request.threads = demo.config.evaluation.threads;
-  request.options.questions_per_sweep = 32;
   const Terminal terminal = inspect_terminal(2);
   DemoResult result;
   FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject before, open_run_version(store, demo.address, first));

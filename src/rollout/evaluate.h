@@ -27,7 +27,7 @@ struct EvaluateOptions {
   std::int32_t samples = 2;  // episodes a question
   SamplingParams sampling;
   std::uint64_t seed = 0;
-  std::int64_t questions_per_sweep = 8;
+  std::int64_t questions_per_sweep = 64;
   std::int32_t rows_per_call = 64;  // SweepSettings
   std::int32_t examples = 3;        // questions whose first episode is kept to be read: the first ones
 };

@@ -18,7 +18,7 @@ struct AttentionShape {
 
 // softmax(q k^T / sqrt(head_dim)) v over the tree of each segment: a token attends to the prompt and to what came
 // before it in its own branch. qkv [T, width] holds rotated queries, rotated keys and values of each token; head h uses
-// the keys and values of head h / (heads / kv_heads). Returns [T, heads * head_dim]. Work is spread over (segment, key
+// the keys and values of head h / (heads / kv_heads). Returns [T, heads * head_dim]. Work is spread over (segment,
 // head).
 at::Tensor attention(const at::Tensor& qkv, std::span<const Segment> segments, const AttentionShape& shape);
 

@@ -4,9 +4,10 @@
 #include <bit>
 #include <cmath>
 
-// One copy of each function for AVX2 machines and one for the others; the loader picks.
+// One copy of each function for machines with AVX2 and one for the others; the loader picks. By feature: an "arch="
+// here would name one maker's processors and leave the others with the slow copy.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define FLOTILLA_CLONES __attribute__((target_clones("arch=haswell", "default")))
+#define FLOTILLA_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define FLOTILLA_CLONES
 #endif
