@@ -110,6 +110,11 @@ std::int32_t rollout_length(const RolloutShape& shape, std::int32_t number) {
   return shape.shortest + number * 37 % (shape.longest - shape.shortest + 1);
 }
 
+Status check_positive(std::initializer_list<std::int32_t> numbers) {
+  if (std::ranges::all_of(numbers, [](std::int32_t number) { return number > 0; })) return ok_status();
+  return invalid_argument("a benchmark's numbers are at least 1");
+}
+
 Speed speed_of(const Engine& engine, const MachineLimits& limits, std::span<const ForwardShape> passes,
                std::int64_t tokens, double seconds) {
   Speed speed{.tokens_per_second = static_cast<double>(tokens) / seconds, .least_seconds = 0, .seconds = seconds};
@@ -122,6 +127,7 @@ Speed speed_of(const Engine& engine, const MachineLimits& limits, std::span<cons
 }  // namespace
 
 Result<Speed> measure_prefill(Engine& engine, const MachineLimits& limits, std::int32_t tokens) {
+  FLOTILLA_RETURN_IF_ERROR(check_positive({tokens}));
   const std::vector<TokenId> prompt = random_prompt(engine, 0, tokens);
   FLOTILLA_ASSIGN_OR_RETURN(const SequenceId sequence, engine.open());
   const Readout readout{.offset = tokens - 1, .sampling = {}, .key = {}, .target = std::nullopt};
@@ -137,6 +143,7 @@ Result<Speed> measure_prefill(Engine& engine, const MachineLimits& limits, std::
 }
 
 Result<Speed> measure_decode(Engine& engine, const MachineLimits& limits, const DecodeShape& shape) {
+  FLOTILLA_RETURN_IF_ERROR(check_positive({shape.sequences, shape.prompt, shape.group, shape.generated}));
   Batch batch(engine, shape.prompt);
   for (std::int32_t first = 0; first < shape.sequences; first += shape.group) {
     const std::int32_t count = std::min(shape.group, shape.sequences - first);
@@ -150,6 +157,8 @@ Result<Speed> measure_decode(Engine& engine, const MachineLimits& limits, const 
 }
 
 Result<Speed> measure_rollout(Engine& engine, const MachineLimits& limits, const RolloutShape& shape) {
+  FLOTILLA_RETURN_IF_ERROR(check_positive({shape.prompts, shape.samples, shape.prompt, shape.shortest, shape.longest}));
+  if (shape.longest < shape.shortest) return invalid_argument("the longest sequence is shorter than the shortest");
   Batch batch(engine, shape.prompt);
   const double begin = now();
   for (std::int32_t prompt = 0; prompt < shape.prompts; ++prompt) {

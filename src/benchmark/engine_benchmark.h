@@ -18,7 +18,8 @@ struct Speed {
 };
 
 // Prompts are random tokens, each sequence's next token is sampled at temperature 1 over the whole vocabulary with its
-// logprob. The engine has no open sequences before and after. Errors are the engine's.
+// logprob. The engine has no open sequences before and after. Errors are the engine's; invalid_argument for a number
+// below 1 and for `longest` below `shortest`.
 
 // One prompt of `tokens`, one readout at its end.
 Result<Speed> measure_prefill(Engine& engine, const MachineLimits& limits, std::int32_t tokens);

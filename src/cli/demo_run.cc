@@ -167,11 +167,12 @@ class Fleet {
       const auto end = workers_[i].poll();
       if (!end || reported_.contains(i)) continue;
       reported_.insert(i);
-      if (!end->ok())
-        progress_.print(fmt::format("worker demo-{} ended with {}; the run goes on without it", i + 1, end->text()));
+      if (end->ok()) continue;  // the run is finished
+      ++failed_workers_;
+      progress_.print(fmt::format("worker demo-{} ended with {}; the run goes on without it", i + 1, end->text()));
     }
-    if (reported_.size() == workers_.size() && !learner_->poll()) {
-      return internal_error(fmt::format("all workers have ended; see {}", log("demo-1").string()));
+    if (failed_workers_ == workers_.size() && !learner_->poll()) {
+      return internal_error(fmt::format("all workers have failed; see {}", log("demo-1").string()));
     }
     show_events();
     if (const auto end = learner_->poll()) {
@@ -222,6 +223,7 @@ class Fleet {
   int learner_starts_ = 0;
   std::vector<ChildProcess> workers_;
   std::set<std::size_t> reported_;
+  std::size_t failed_workers_ = 0;
   std::optional<std::chrono::nanoseconds> rl_began_;
 };
 
@@ -233,6 +235,9 @@ Result<DemoRun> prepare_demo(const fs::path& out, const std::vector<std::string>
   FLOTILLA_ASSIGN_OR_RETURN(const auto rest, override_config(demo.config, overrides));
   if (!rest.empty())
     return invalid_argument(fmt::format("demo: unexpected '{}'; expected --SECTION.KEY VALUE", rest.front()));
+  if (!demo.config.run.hub.empty() || !demo.config.run.folder.empty()) {
+    return invalid_argument("demo: [run] hub and folder lie in the demo's own folder; choose it with --out FOLDER");
+  }
   if (demo.config.model.source.empty()) {
     FLOTILLA_ASSIGN_OR_RETURN(demo.config.model.source,
                               packaged_model().with_context("name a model with --model.source FILE"));

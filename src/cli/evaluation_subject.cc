@@ -59,11 +59,12 @@ Result<Evaluation> evaluate_subject(const EvaluationSubject& subject, const Eval
   EngineOptions options;
   options.threads =
       request.threads > 0 ? request.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  FLOTILLA_ASSIGN_OR_RETURN(const Task first, subject.environment->task(request.options.split, 0));
-  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, episode_prompt(*subject.tokenizer, first));
   MemoryDemand demand;
   demand.engine = options;
-  demand.prompt_tokens = static_cast<std::int32_t>(prompt.size()) * 2;  // prompts differ in length
+  const std::uint64_t tasks = subject.environment->task_count(request.options.split);
+  FLOTILLA_ASSIGN_OR_RETURN(demand.prompt_tokens, prompt_tokens_to_plan(rules, [&](std::uint64_t i) {
+                              return subject.environment->task(request.options.split, i % tasks);
+                            }));
   demand.groups = request.options.questions_per_sweep;
   demand.group_size = request.options.samples;
   demand.rows_per_call = request.options.rows_per_call;

@@ -41,7 +41,6 @@ StepSummary step_of(const Event& event) {
   step.reward_mean = field<double>(event, "reward_mean");
   step.loss = field<double>(event, "loss");
   step.gradient_norm = field<double>(event, "gradient_norm");
-  step.zero_signal = field<std::int64_t>(event, "zero_signal");
   step.model_tokens = field<std::int64_t>(event, "model_tokens");
   step.gated = field<std::int64_t>(event, "gated");
   step.past_gap = field<std::int64_t>(event, "past_gap");

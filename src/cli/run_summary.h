@@ -18,7 +18,6 @@ struct StepSummary {
   double reward_mean = 0;
   double loss = 0;
   double gradient_norm = 0;
-  std::int64_t zero_signal = 0;
   std::int64_t model_tokens = 0;
   std::int64_t gated = 0;
   std::int64_t past_gap = 0;

@@ -48,7 +48,11 @@ Status show(const ShowOptions& options) {
   if (summary.steps().empty()) fmt::print("{}\n", progress_text(summary));
   fmt::print("{}{}{}{}{}", reward_plot(summary, inspect_terminal(1)), steps_table(summary, options.steps),
              workers_table(summary), weights_report(summary), training_report(summary));
-  if (summary.finished()) fmt::print("finished: {}\n", *summary.finished());
+  if (summary.finished() == "leave") {
+    fmt::print("the learner has left; flotilla learn goes on with the run\n");
+  } else if (summary.finished()) {
+    fmt::print("finished: {}\n", *summary.finished());
+  }
   return ok_status();
 }
 

@@ -39,8 +39,10 @@ Status stop(const StopOptions& options) {
     return answer.status().with_context(fmt::format("the learner in {} does not answer", folder.string()));
   if (answer->find("\"ok\":true") == std::string::npos) return internal_error("the learner answers: " + *answer);
   fmt::print("{}: the learner {}\n", address.text(),
-             options.leave ? "writes a checkpoint and leaves; flotilla learn goes on with the run"
-                           : "finishes the run: it publishes, tells the fleet, and ends");
+             options.leave
+                 ? "writes a checkpoint and leaves; flotilla learn goes on with the run"
+                 : "finishes the run: it publishes, tells the fleet, and ends (while the hub is away it keeps "
+                   "trying; --leave ends it)");
   return ok_status();
 }
 

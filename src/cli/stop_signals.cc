@@ -39,10 +39,4 @@ void StopSignals::watch() {
   }
 }
 
-bool StopSignals::wait_for(std::chrono::milliseconds time) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, source_.get_token(), time, [] { return false; });
-  return stopped();
-}
-
 }  // namespace flotilla

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <stop_token>
 #include <thread>
 
@@ -19,14 +16,10 @@ class StopSignals {
 
   std::stop_token token() const { return source_.get_token(); }
   bool stopped() const { return source_.stop_requested(); }
-  // Waits until a signal came or the time is over; true when it came.
-  bool wait_for(std::chrono::milliseconds time);
 
  private:
   void watch();
   std::stop_source source_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
   std::jthread thread_;
 };
 

@@ -4,15 +4,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <future>
+
 namespace flotilla {
 namespace {
 
 TEST(StopSignals, ASignalBecomesAStopRequest) {
   StopSignals signals;
-  EXPECT_FALSE(signals.wait_for(std::chrono::milliseconds(1)));
+  std::promise<void> asked;
+  const std::stop_callback callback(signals.token(), [&] { asked.set_value(); });
+  EXPECT_FALSE(signals.stopped());
   ::kill(::getpid(), SIGTERM);
-  EXPECT_TRUE(signals.wait_for(std::chrono::minutes(1)));
-  EXPECT_TRUE(signals.token().stop_requested());
+  ASSERT_EQ(asked.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  EXPECT_TRUE(signals.stopped());
 }
 
 }  // namespace

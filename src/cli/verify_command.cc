@@ -41,6 +41,24 @@ Result<RunAddress> run_of_path(const std::string& path) {
   return RunAddress::parse(folder.parent_path().string());
 }
 
+Result<RunAddress> run_of_paths(const std::vector<std::string>& paths) {
+  FLOTILLA_ASSIGN_OR_RETURN(RunAddress first, run_of_path(paths.front()));
+  for (const std::string& path : paths) {
+    FLOTILLA_ASSIGN_OR_RETURN(const RunAddress other, run_of_path(path));
+    if (other.text() != first.text()) {
+      return invalid_argument(
+          fmt::format("{} is of the run {}, not of {}; verify one run at a time", path, other.text(), first.text()));
+    }
+  }
+  return first;
+}
+
+// Errors of the hub and of this machine, not of a group.
+bool ends_verification(StatusCode code) {
+  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
+         code == StatusCode::kResourceExhausted || code == StatusCode::kCancelled || code == StatusCode::kInternal;
+}
+
 // What to check: the files named, or the keys of all groups of the run.
 Result<std::vector<std::string>> list_groups(const VerifyOptions& options, ObjectStore& store,
                                              const HubLayout& layout) {
@@ -64,7 +82,7 @@ Status verify(const VerifyOptions& options) {
     return invalid_argument("name group files, or a run with --run HUB/OWNER/RUN to check all of its groups");
   }
   FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address,
-                            options.run.empty() ? run_of_path(options.groups.front()) : RunAddress::parse(options.run));
+                            options.run.empty() ? run_of_paths(options.groups) : RunAddress::parse(options.run));
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address));
   const HubLayout layout = address.layout();
   FLOTILLA_ASSIGN_OR_RETURN(const RunAssets assets, open_run_assets(*store, layout, "", user_cache_folder()));
@@ -89,6 +107,7 @@ Status verify(const VerifyOptions& options) {
   const auto begin = system_clock().monotonic();
   std::size_t done = 0;
   std::size_t refused = 0;
+  std::size_t unchecked = 0;
   std::int64_t tokens = 0;
   for (const std::string& name : names) {
     if (signals.stopped()) return cancelled(fmt::format("stopped after {} of {} groups", done, names.size()));
@@ -103,16 +122,19 @@ Status verify(const VerifyOptions& options) {
     }
     ++done;
     if (status.ok()) continue;
-    // Only what the file says counts against its worker; a hub that is away or a version that is gone does not.
-    if (group.ok() && status.code() != StatusCode::kInvalidArgument) return status.with_context(name);
-    ++refused;
-    progress.print(fmt::format("{}: {}", name, status.message()));
+    if (group.ok() && ends_verification(status.code())) return status.with_context(name);
+    // Only what the file says counts against its worker; a version that is gone or an inexact engine does not.
+    const bool at_fault = !group.ok() || status.code() == StatusCode::kInvalidArgument;
+    ++(at_fault ? refused : unchecked);
+    progress.print(fmt::format("{}: {}{}", name, at_fault ? "" : "cannot be checked: ", status.message()));
   }
   progress.finish();
   const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
-  fmt::print("{} groups, {} accepted, {} refused; {} sampled tokens replayed in {:.1f} s\n", names.size(),
-             names.size() - refused, refused, tokens, seconds);
+  fmt::print("{} groups, {} accepted, {} refused{}; {} sampled tokens replayed in {:.1f} s\n", names.size(),
+             names.size() - refused - unchecked, refused,
+             unchecked > 0 ? fmt::format(", {} that cannot be checked", unchecked) : "", tokens, seconds);
   if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, names.size()));
+  if (unchecked > 0) return failed_precondition(fmt::format("{} of {} groups not checked", unchecked, names.size()));
   return ok_status();
 }
 
@@ -128,7 +150,7 @@ void add_verify_command(CLI::App& app, Action& action) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   command->footer(
-      "Exits with 1 when a group is refused.\n"
+      "Exits with 1 when a group is refused or cannot be checked.\n"
       "Examples:\n"
       "  flotilla verify --run out/demo/1/hub/demo/dictionary\n"
       "  flotilla verify out/demo/1/hub/demo/dictionary/rollouts/0000000003/*/*");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -79,15 +80,16 @@ Status LearnerLoop::run() {
   if (status.ok() && !asked_to_leave()) status = begin_versions();
   if (status.ok() && !asked_to_leave()) status = train();
   if (status.code() == StatusCode::kCancelled && asked_to_leave()) status = ok_status();
-  if (!status.ok()) {
-    emit("learner.finish", {{"step", progress_.steps},
-                            {"version", newest_ ? newest_->version.value() : 0},
-                            {"reason", status.to_string()},
-                            {"seconds", rl_seconds()}});
-    return status;
-  }
-  if (progress_.finished) return ok_status();
-  return end("leave");
+  if (status.ok() && !progress_.finished) status = end("leave");
+  if (!status.ok()) tell_end(status.to_string());
+  return status;
+}
+
+void LearnerLoop::tell_end(std::string_view reason) {
+  emit("learner.finish", {{"step", progress_.steps},
+                          {"version", newest_ ? newest_->version.value() : 0},
+                          {"reason", reason},
+                          {"seconds", rl_seconds()}});
 }
 
 Status LearnerLoop::resume() {
@@ -184,14 +186,17 @@ Status LearnerLoop::train() {
   rl_began_ = parts_.clock.monotonic();
   bool waiting = false;
   nanoseconds waiting_since{0}, next_word{0};
+  double last_end = rl_seconds(), last_round = 0;  // of a step with its waiting
   while (true) {
     if (learner.steps > 0 && progress_.steps >= static_cast<std::uint64_t>(learner.steps)) return end("steps");
-    if (learner.budget.count() > 0 && rl_seconds() >= learner.budget.count()) return end("budget");
+    // At the step's end that is nearest to the budget: steps take long on small machines.
+    if (learner.budget.count() > 0 && rl_seconds() + last_round / 2 >= learner.budget.count()) return end("budget");
     if (parts_.control.request() == Request::kFinish) return end("stop");
     if (asked_to_leave()) return ok_status();
     if (parts_.control.paused()) {
       progress_.seconds = rl_seconds();  // time does not count while paused
       rl_began_.reset();
+      waiting = false;
       FLOTILLA_RETURN_IF_ERROR(look_around());
       report("paused");
       parts_.wait(settings_.poll);
@@ -205,6 +210,7 @@ Status LearnerLoop::train() {
       const double waited = waiting ? seconds(now - waiting_since) : 0;
       waiting = false;
       FLOTILLA_RETURN_IF_ERROR(step(*batch, waited));
+      last_round = rl_seconds() - std::exchange(last_end, rl_seconds());
       continue;
     }
     if (!waiting) {
@@ -317,15 +323,14 @@ Status LearnerLoop::end(std::string_view reason) {
   // The fleet must hear of the end even when the disk is full.
   const Status saved = checkpoint();
   if (newest_ && finishes) {
-    FLOTILLA_RETURN_IF_ERROR(insist("tell the fleet", [&] { return parts_.sink.update(RunState::kFinished, 0); }));
+    const Status told = insist("tell the fleet", [&] { return parts_.sink.update(RunState::kFinished, 0); });
+    progress_.finished = told.ok();  // asked to leave before the fleet heard of it: the run goes on later
+    FLOTILLA_RETURN_IF_ERROR(told);
   } else if (newest_) {
     const Status told = parts_.sink.update(RunState::kPaused, 0);
     if (!told.ok()) log_warning("learn", "the fleet was not told of the pause: {}", told.to_string());
   }
-  emit("learner.finish", {{"step", progress_.steps},
-                          {"version", newest_ ? newest_->version.value() : 0},
-                          {"reason", reason},
-                          {"seconds", progress_.seconds}});
+  if (saved.ok()) tell_end(reason);
   return saved;
 }
 

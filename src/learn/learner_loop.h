@@ -75,6 +75,7 @@ class LearnerLoop {
   Status train();
   Status step(const std::vector<GroupId>& ids, double seconds_wait);
   Status end(std::string_view reason);
+  void tell_end(std::string_view reason);
 
   // Keeps an eye on the world: polls, admits, expires, updates head. Cheap when called too often. The hub's errors are
   // reported and tried again later; only those that mean the end are returned.

@@ -161,6 +161,10 @@ Result<Evaluation> evaluate(Engine& engine, const EpisodeRules& rules, const Eva
 }
 
 Result<std::map<std::int32_t, PairedEstimate>> compare(const Evaluation& before, const Evaluation& after) {
+  const SamplingParams &a = before.options.sampling, &b = after.options.sampling;
+  if (a.temperature != b.temperature || a.top_k != b.top_k || a.top_p != b.top_p) {
+    return invalid_argument("the two evaluations did not sample in the same way");
+  }
   const auto same_question = [](const QuestionResult& a, const QuestionResult& b) { return a.task == b.task; };
   if (before.options.split != after.options.split || before.options.seed != after.options.seed ||
       before.options.samples != after.options.samples ||

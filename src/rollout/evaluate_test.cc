@@ -121,6 +121,15 @@ TEST(Evaluate, RefusesNumbersThatMakeNoSense) {
   EXPECT_EQ(code([](auto& o) { o.questions_per_sweep = 0; }), StatusCode::kInvalidArgument);
 }
 
+TEST(Compare, RefusesAnotherTemperature) {
+  Evaluation before;
+  before.options.samples = 2;
+  before.questions = {{1, 0, 0}, {2, 1, 0.5}};
+  Evaluation after = before;
+  after.options.sampling.temperature = 0.5f;
+  EXPECT_EQ(compare(before, after).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(Compare, PairsTheQuestions) {
   Evaluation before;
   before.options.samples = 2;

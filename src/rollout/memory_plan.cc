@@ -14,6 +14,8 @@ namespace flotilla {
 namespace {
 
 constexpr double kMiB = 1 << 20;
+constexpr std::uint64_t kPlannedTasks = 16;
+constexpr std::int32_t kPromptSlack = 64;  // tokens that a longer prompt may have
 
 // The number behind a name in a file of lines "NAME NUMBER".
 std::optional<std::int64_t> number_in(const char* path, std::string_view name) {
@@ -46,6 +48,17 @@ std::int64_t available_memory() {
     bytes = std::min(bytes, std::max<std::int64_t>(0, limit - used));
   }
   return bytes;
+}
+
+Result<std::int32_t> prompt_tokens_to_plan(const EpisodeRules& rules,
+                                           const std::function<Result<Task>(std::uint64_t)>& task) {
+  std::int32_t longest = 0;
+  for (std::uint64_t i = 0; i < kPlannedTasks; ++i) {
+    FLOTILLA_ASSIGN_OR_RETURN(const Task one, task(i));
+    FLOTILLA_ASSIGN_OR_RETURN(const auto prompt, episode_prompt(*rules.tokenizer, one));
+    longest = std::max(longest, static_cast<std::int32_t>(prompt.size()));
+  }
+  return std::min(longest + kPromptSlack, rules.context - 1);
 }
 
 Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules& rules, const MemoryDemand& demand,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -19,6 +20,11 @@ struct MemoryDemand {
   std::int64_t group_size = 1;
   std::int32_t rows_per_call = 64;
 };
+
+// How long prompts may be, judged by the first 16 tasks that `task` names: their longest and some tokens more, within the
+// model's context.
+Result<std::int32_t> prompt_tokens_to_plan(const EpisodeRules& rules,
+                                           const std::function<Result<Task>(std::uint64_t number)>& task);
 
 struct MemoryPlan {
   std::int64_t kv_blocks = 0;

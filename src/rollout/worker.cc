@@ -25,9 +25,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr std::uint64_t kPlannedTasks = 16;  // whose prompts say how long prompts are
-constexpr std::int32_t kPromptSlack = 64;    // tokens that a longer prompt may have
-
 double seconds_of(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // Requests a stop of its own when `grace` has passed since `stop` was requested.
@@ -152,12 +149,9 @@ class Worker {
     demand.groups = options_.sweep_groups;
     demand.group_size = assets_.spec.group_size;
     demand.rows_per_call = options_.rows_per_call;
-    for (std::uint64_t i = 0; i < kPlannedTasks; ++i) {
-      FLOTILLA_ASSIGN_OR_RETURN(const Task task, assigned(counter_->next() + i));
-      FLOTILLA_ASSIGN_OR_RETURN(const auto prompt, episode_prompt(*assets_.tokenizer, task));
-      demand.prompt_tokens = std::max(demand.prompt_tokens, static_cast<std::int32_t>(prompt.size()) + kPromptSlack);
-    }
-    demand.prompt_tokens = std::min(demand.prompt_tokens, assets_.description.context - 1);
+    FLOTILLA_ASSIGN_OR_RETURN(demand.prompt_tokens, prompt_tokens_to_plan(assets_.rules, [&](std::uint64_t i) {
+                                return assigned(counter_->next() + i);
+                              }));
     const std::int64_t available = available_memory();
     const std::int64_t limit = options_.memory_limit_bytes;
     const std::int64_t usable = limit > 0 && available > 0 ? std::min(limit, available) : std::max(limit, available);

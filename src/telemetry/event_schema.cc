@@ -97,7 +97,7 @@ const std::vector<EventKind>& table() {
        "The learner ends in order.",
        {{"step", kInteger, "the last step"},
         {"version", kInteger, "the last version"},
-        {"reason", kText, "steps, budget, stop or what went wrong"},
+        {"reason", kText, "steps, budget, stop; leave: the run may go on; or what went wrong"},
         {"seconds", kNumber, "of RL"}}},
       {"worker.start",
        "A worker has joined the run and begins.",

@@ -52,9 +52,8 @@ install_python() {
 check_torch() {
   [ -e "$(torch_prefix)/lib/libtorch_cpu.so" ] ||
     fail "no libtorch at $(torch_prefix): expected lib/libtorch_cpu.so below it. Unset FLOTILLA_TORCH to install one."
-  local cuda
-  cuda=$("$FLOTILLA_VENV/bin/python" -c 'import torch; print(torch.version.cuda or "")')
-  [ -z "$cuda" ] || say "note: this torch package is a CUDA $cuda build; the learner links its CPU part and trains on the CPU"
+  [ ! -e "$(torch_prefix)/lib/libtorch_cuda.so" ] ||
+    say "note: this libtorch is a CUDA build; the learner links its CPU part and trains on the CPU"
 }
 
 check_system

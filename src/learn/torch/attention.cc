@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kRowsWorthAThread = 16;
 
-// The tokens whose queries are computed together. Their keys are the prompt's [prompt_begin, begin_of_own), all of
+// The tokens whose queries are computed together. Their keys are the prompt's [prompt_begin, prompt_end), all of
 // them, and their own, up to themselves.
 struct Stretch {
   std::int64_t begin, end;
