@@ -50,7 +50,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& command
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), ended_(std::move(other.ended_)) {}
+    : pid_(std::exchange(other.pid_, -1)), ended_(other.ended_) {}
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   std::swap(pid_, other.pid_);

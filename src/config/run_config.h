@@ -113,7 +113,8 @@ struct LearnerSection {
       "current version (publish_every and max_reuse become 1, max_staleness 0)");
     v(forward, "forward", "Forward pass: the fp32 masters as they are, or fake-quantised as the fleet runs them");
     v(steps, "steps", "optimizer steps", at_least(0), "The run is finished after this many; 0: no limit");
-    v(budget, "budget_seconds", "seconds", at_least(0), "The run is finished after this much time of RL, at the nearest end of a step; 0: no limit");
+    v(budget, "budget_seconds", "seconds", at_least(0),
+      "The run is finished after this much time of RL, at the nearest end of a step; 0: no limit");
     v(batch_groups, "batch_groups", "groups", between(1, 4096), "Groups in one optimizer step");
     v(wanted_groups, "wanted_groups", "groups", between(0, 65536),
       "How many unused groups beyond one batch the learner asks the fleet for before it tells it to wait; the batch in "

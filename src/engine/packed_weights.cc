@@ -181,8 +181,8 @@ void PackedWeights::embed(TokenId token, float* x) const {
   const std::int8_t* q = m.q + panel * m.groups * kActivationGroup * kLanes + lane * m.ways;
   const std::uint16_t* scales = m.scales + panel * m.groups * kLanes + lane;
   for (std::int64_t k = 0; k < m.cols; ++k) {
-    x[k] = static_cast<float>(q[k / m.ways * kLanes * m.ways + k % m.ways]) *
-           bf16_to_float(scales[k / kActivationGroup * kLanes]);
+    const std::int64_t place = k / m.ways * kLanes * m.ways + k % m.ways, group = k / kActivationGroup;
+    x[k] = static_cast<float>(q[place]) * bf16_to_float(scales[group * kLanes]);
   }
 }
 

@@ -321,7 +321,7 @@ Status LearnerLoop::end(std::string_view reason) {
   if (finishes && progress_.published_steps != progress_.steps) FLOTILLA_RETURN_IF_ERROR(publish());
   progress_.finished = finishes;
   // The fleet must hear of the end even when the disk is full.
-  const Status saved = checkpoint();
+  Status saved = checkpoint();
   if (newest_ && finishes) {
     const Status told = insist("tell the fleet", [&] { return parts_.sink.update(RunState::kFinished, 0); });
     progress_.finished = told.ok();  // asked to leave before the fleet heard of it: the run goes on later

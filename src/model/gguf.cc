@@ -213,7 +213,7 @@ class GgufParser {
     }
     FLOTILLA_ASSIGN_OR_RETURN(const auto offset, reader_.get<std::uint64_t>());
     extents_.push_back({offset, elements / block->elements * block->bytes, file_.tensors_.size()});
-    file_.tensors_.push_back(std::move(tensor));
+    file_.tensors_.push_back(tensor);
     return ok_status();
   }
 

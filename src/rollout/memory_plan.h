@@ -21,8 +21,8 @@ struct MemoryDemand {
   std::int32_t rows_per_call = 64;
 };
 
-// How long prompts may be, judged by the first 16 tasks that `task` names: their longest and some tokens more, within the
-// model's context.
+// How long prompts may be, judged by the first 16 tasks that `task` names: their longest and some tokens more, within
+// the model's context.
 Result<std::int32_t> prompt_tokens_to_plan(const EpisodeRules& rules,
                                            const std::function<Result<Task>(std::uint64_t number)>& task);
 

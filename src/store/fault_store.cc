@@ -1,5 +1,7 @@
 #include "store/fault_store.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 namespace flotilla {
@@ -44,10 +46,14 @@ Result<FaultStore::Fate> FaultStore::next_fate(std::string_view operation, std::
       case CrashPoint::kTorn: return Fate::kDyingTorn;
     }
   }
-  if ((chance -= rates_.error) < 0) return Fate::kError;
-  if ((chance -= rates_.lost_answer) < 0) return Fate::kLostAnswer;
-  if ((chance -= rates_.torn_write) < 0) return Fate::kTorn;
-  if ((chance -= rates_.corrupt_read) < 0) return Fate::kCorrupt;
+  const std::pair<double, Fate> fates[] = {{rates_.error, Fate::kError},
+                                           {rates_.lost_answer, Fate::kLostAnswer},
+                                           {rates_.torn_write, Fate::kTorn},
+                                           {rates_.corrupt_read, Fate::kCorrupt}};
+  for (const auto& [rate, fate] : fates) {
+    chance -= rate;
+    if (chance < 0) return fate;
+  }
   return Fate::kNormal;
 }
 

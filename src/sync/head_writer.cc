@@ -122,7 +122,7 @@ Status HeadWriter::write(const HeadChange& change) {
       attempt = kStoreAttempts;
     }
     // Refused, or no answer: what is there decides. Our own earlier write may be why this one was refused.
-    if (const Status read = confirm(); !read.ok()) {
+    if (Status read = confirm(); !read.ok()) {
       if (!may_pass(read)) return read;
       status = read;
       ++attempt;

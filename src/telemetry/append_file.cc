@@ -22,7 +22,7 @@ Status AppendFile::append(std::string_view text) {
     const ssize_t written = ::write(fd_, text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      const Status status = errno_status(errno, "write " + path_.string());
+      Status status = errno_status(errno, "write " + path_.string());
       if (done > 0 && ::ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
         return data_loss(status.message() + "; cutting off the torn piece failed too");
       }

@@ -14,6 +14,8 @@ else
 fi
 [ -f build/release/compile_commands.json ] || build_preset release
 say "clang-tidy"
-# torch's headers take a minute a file under clang-tidy and are not ours; src/learn/torch is left to the compiler.
-mapfile -t sources < <(git ls-files 'src/*.cc' 'apps/*.cc' | grep -v -e '_test\.cc$' -e '^src/learn/torch/')
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-16 -p build/release --quiet
+# The compile commands are GCC's, which has warnings that Clang does not know. torch's headers take a minute a file under
+# clang-tidy and are not ours; src/learn/torch is left to the compiler. src/engine/simde defines Intel's names.
+mapfile -t sources < <(git ls-files 'src/*.cc' 'apps/*.cc' | grep -v -e '_test\.cc$' -e '^src/learn/torch/' -e '^src/engine/simde/')
+printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 4 \
+  clang-tidy-16 -p build/release --quiet --extra-arg=-Wno-unknown-warning-option

@@ -27,12 +27,19 @@ if [ $all -eq 1 ]; then
     build_preset $sanitizer
     ctest --test-dir build/$sanitizer --output-on-failure --no-tests=error -j "$(nproc)" -LE long
   done
-  for target in build/asan/bin/*_fuzz; do
-    say "fuzzing with $(basename "$target") for 30 s"
-    corpus="fuzz/corpus/$(basename "$target")"
+  fuzz() {
+    local name scratch corpus
+    name=$(basename "$1")
     scratch=$(mktemp -d)
-    "$target" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 "$scratch" \
-      $([ -d "$corpus" ] && echo "$corpus") 2>"$scratch.log" || { tail -40 "$scratch.log"; fail "$(basename "$target") found a failure"; }
+    corpus="fuzz/corpus/$name"
+    say "fuzzing with $name for 30 s"
+    if ! "$1" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 "$scratch" \
+      $([ -d "$corpus" ] && echo "$corpus") 2>"$scratch.log"; then
+      tail -40 "$scratch.log" >&2
+      fail "$name found a failure"
+    fi
     rm -rf "$scratch" "$scratch.log"
-  done
+  }
+  export -f fuzz say fail
+  printf '%s\n' build/asan/bin/*_fuzz | xargs -P "$(nproc)" -I{} bash -c 'set -euo pipefail; fuzz {}'
 fi
