@@ -41,7 +41,7 @@ void add_demo_command(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->allow_extras();
   command->footer(
-      "Takes 15 to 20 minutes on two cores: a supervised warm-up, 8 minutes of reinforcement learning, and an "
+      "Takes about 15 minutes on two cores: a supervised warm-up, 8 minutes of reinforcement learning, and an "
       "evaluation of\n"
       "version 0 and the last version on the same held-out questions. --SECTION.KEY VALUE changes a field of\n"
       "docs/configuration.md. Exits with 1 when pass@1 did not rise by more than 2.5 standard errors.\n"
