@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -59,15 +60,13 @@ Status eval(const EvalOptions& options) {
   request.options.examples = static_cast<std::int32_t>(options.examples);
   FLOTILLA_ASSIGN_OR_RETURN(const Evaluation evaluation,
                             evaluate_subject(subject, request, inspect_terminal(2), signals.token()));
-  if (!options.json.empty()) {
-    FLOTILLA_RETURN_IF_ERROR(write_file_atomically(options.json, evaluation_to_json(evaluation).dump(2) + "\n"));
-  }
   for (const ExampleEpisode& example : evaluation.examples) {
     fmt::print("--- task {}, reward {:.0f}, {}\n{}\n{}\n", example.task, example.reward, example.end, example.question,
                example.text);
   }
   fmt::print("{}{}: {}", evaluation.examples.empty() ? "" : "---\n", options.subject, evaluation_text(evaluation));
-  return ok_status();
+  if (options.json.empty()) return ok_status();
+  return write_file_atomically(options.json, evaluation_to_json(evaluation).dump(2) + "\n");
 }
 
 }  // namespace
@@ -90,7 +89,9 @@ void add_eval_command(CLI::App& app, Action& action) {
   command->add_option("--temperature", evaluation.sampling.temperature, "Sampling temperature; 0: most likely token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 10.0));
-  command->add_option("--seed", evaluation.seed, "Fixes questions and samples")->capture_default_str();
+  command->add_option("--seed", evaluation.seed, "Fixes questions and samples")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   command->add_option("--threads", options->request.threads, "Threads of the engine; 0: one a core")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));

@@ -31,6 +31,11 @@ int run_cli(int argc, char** argv) {
   add_model_command(app, action);
   add_bench_command(app, action);
   add_version_command(app, action);
+  const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty()) {
+    fmt::print(stderr, "flotilla: unknown command '{}'; flotilla --help lists them\n", argv[1]);
+    return kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

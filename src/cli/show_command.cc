@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -63,7 +64,9 @@ void add_show_command(CLI::App& app, Action& action) {
       app.add_subcommand("show", "How a run stands: versions, steps, workers, weights, staleness and reuse");
   auto options = std::make_shared<ShowOptions>();
   command->add_option("RUN", options->run, "HUB/OWNER/RUN")->required();
-  command->add_option("--steps", options->steps, "How many of the last optimizer steps to list")->capture_default_str();
+  command->add_option("--steps", options->steps, "How many of the last optimizer steps to list")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   command->footer("Example:\n  flotilla show out/demo/1/hub/demo/dictionary");
   command->callback([&action, options] { action = [options] { return show(*options); }; });
 }

@@ -36,7 +36,8 @@ Status stop(const StopOptions& options) {
   }
   const auto answer = ask_control_socket(folder / kControlSocketName, options.leave ? "leave" : "stop", kAnswerWithin);
   if (!answer.ok())
-    return answer.status().with_context(fmt::format("the learner in {} does not answer", folder.string()));
+    return answer.status().with_context(fmt::format(
+        "no learner of {} runs in {}; flotilla show tells how the run stands", address.text(), folder.string()));
   if (answer->find("\"ok\":true") == std::string::npos) return internal_error("the learner answers: " + *answer);
   fmt::print("{}: the learner {}\n", address.text(),
              options.leave

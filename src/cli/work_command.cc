@@ -81,6 +81,17 @@ Status work(const WorkOptions& options) {
   return ok_status();
 }
 
+// As `flotilla learn` prints it.
+Status check_fingerprint(const std::string& text) {
+  constexpr std::string_view kPrefix = "sha256:";
+  constexpr std::size_t kDigits = 64;
+  const bool right = text.starts_with(kPrefix) && text.size() == kPrefix.size() + kDigits &&
+                     text.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
+  if (text.empty() || right) return ok_status();
+  return invalid_argument(
+      fmt::format("--learner '{}': expected sha256: and 64 hexadecimal digits, as flotilla learn prints them", text));
+}
+
 Status check_worker_name(const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos || name.front() == '.') {
     return invalid_argument(fmt::format("worker name '{}': expected a file name", name));
@@ -99,7 +110,7 @@ void add_work_command(CLI::App& app, Action& action) {
       "Fingerprint of the learner's key, from the printed command; without it, whoever made the run is believed");
   command->add_option("--name", options->name, "Which of this user's workers this is; each has a key of its own")
       ->capture_default_str();
-  command->add_option("--config", options->config, "A TOML file with the section [worker]");
+  command->add_option("--config", options->config, "A TOML file with no other section than [worker]");
   WorkConfig defaults;
   for (const Section& section : schema_of(defaults)) {
     for (const Field& field : section.fields) {
@@ -121,6 +132,7 @@ void add_work_command(CLI::App& app, Action& action) {
   command->callback([&action, options] {
     action = [options]() -> Status {
       FLOTILLA_RETURN_IF_ERROR(check_worker_name(options->name));
+      FLOTILLA_RETURN_IF_ERROR(check_fingerprint(options->learner));
       return work(*options);
     };
   });
