@@ -191,7 +191,7 @@ struct EvaluationSection {
 struct WorkerSection {
   std::string operator_id;
   std::int32_t threads = 1;
-  std::int32_t sweep_groups = 4;
+  std::int32_t sweep_groups = 0;
   std::int64_t memory_limit_mib = 0;
   Seconds poll{1};
   std::int32_t upload_queue = 16;
@@ -200,7 +200,8 @@ struct WorkerSection {
   void visit(V& v) {
     v(operator_id, "operator", "Who the worker belongs to; empty: the worker itself");
     v(threads, "threads", "", between(1, 1024), "Threads of the engine");
-    v(sweep_groups, "sweep_groups", "groups", between(1, 256), "Groups that are decoded together");
+    v(sweep_groups, "sweep_groups", "groups", between(0, 256),
+      "Groups that are decoded together; 0: the worker finds out how many finish most episodes an hour");
     v(memory_limit_mib, "memory_limit_mib", "MiB", at_least(0),
       "The worker refuses to start when it would need more; 0: what the machine has available");
     v(poll, "poll_seconds", "seconds", between(0.01, 3600), "Between two looks at the hub while it has nothing to do");

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "rollout/group_file.h"
 #include "rollout/memory_plan.h"
+#include "rollout/operating_point.h"
 #include "rollout/sweep.h"
 #include "rollout/uploader.h"
 #include "rollout/wish.h"
@@ -26,6 +27,8 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 double seconds_of(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+constexpr std::int64_t kMostSequences = 128;  // of a sweep whose size is not given: more only take longer
 
 // Requests a stop of its own when `grace` has passed since `stop` was requested.
 class GracePeriod {
@@ -104,8 +107,9 @@ class Worker {
       FLOTILLA_RETURN_IF_ERROR(head.status());
       if (head->state == RunState::kFinished) return ok_status();
       const std::int64_t room = options_.upload_queue - uploader_->waiting();
-      const std::int64_t groups = wish_.take(*head, std::min<std::int64_t>(options_.sweep_groups, room),
-                                             uploader_->uploaded(), clock_.monotonic());
+      if (point_) point_->see(head->version, clock_.monotonic());
+      const std::int64_t most = point_ ? point_->groups() : options_.sweep_groups;
+      const std::int64_t groups = wish_.take(*head, std::min(most, room), uploader_->uploaded(), clock_.monotonic());
       if (groups == 0) {
         FLOTILLA_RETURN_IF_ERROR(wait(wish_.reason()));
         continue;
@@ -122,7 +126,7 @@ class Worker {
                              options_.open_environment);
     }));
     FLOTILLA_ASSIGN_OR_RETURN(counter_, WorkerCounter::open(options_.state_folder, assets_.spec.run, id_));
-    FLOTILLA_ASSIGN_OR_RETURN(engine_, make_engine());
+    FLOTILLA_RETURN_IF_ERROR(make_engine());
     subscriber_ = Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_);
     uploader_ = std::make_unique<Uploader>(store_,
                                            Uploader::Options{.status_key = options_.layout.worker_status(id_),
@@ -142,11 +146,13 @@ class Worker {
     return ok_status();
   }
 
-  Result<std::unique_ptr<Engine>> make_engine() {
+  // And decides how many groups it may sweep.
+  Status make_engine() {
+    const std::int64_t most = std::max<std::int64_t>(1, kMostSequences / assets_.spec.group_size);
     MemoryDemand demand;
     demand.engine.threads = options_.threads;
     demand.engine.isa = options_.isa;
-    demand.groups = options_.sweep_groups;
+    demand.groups = options_.sweep_groups > 0 ? options_.sweep_groups : most;
     demand.group_size = assets_.spec.group_size;
     demand.rows_per_call = options_.rows_per_call;
     FLOTILLA_ASSIGN_OR_RETURN(demand.prompt_tokens, prompt_tokens_to_plan(assets_.rules, [&](std::uint64_t i) {
@@ -157,7 +163,14 @@ class Worker {
     const std::int64_t usable = limit > 0 && available > 0 ? std::min(limit, available) : std::max(limit, available);
     FLOTILLA_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(assets_.description, assets_.rules, demand, usable));
     demand.engine.kv_blocks = plan.kv_blocks;
-    return Engine::create(assets_.description, demand.engine);
+    if (options_.sweep_groups == 0) {
+      // What does not fit would be evicted and computed again.
+      const std::int64_t group_blocks =
+          sweep_blocks_max(assets_.rules, demand.prompt_tokens, 1, assets_.spec.group_size);
+      point_.emplace(std::clamp<std::int64_t>(plan.kv_blocks / group_blocks, 1, most));
+    }
+    FLOTILLA_ASSIGN_OR_RETURN(engine_, Engine::create(assets_.description, demand.engine));
+    return ok_status();
   }
 
   Result<Task> assigned(std::uint64_t counter) const {
@@ -209,7 +222,9 @@ class Worker {
     const nanoseconds begin = clock_.monotonic();
     FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report,
                               run_sweep(*engine_, assets_.rules, settings, items, ship, grace_.token()));
-    const double seconds = seconds_of(clock_.monotonic() - begin);
+    const nanoseconds duration = clock_.monotonic() - begin;
+    if (point_) point_->add(report.groups, report.episodes, duration);
+    const double seconds = seconds_of(duration);
     tokens_per_second_ = seconds > 0 ? static_cast<double>(report.model_tokens) / seconds : 0;
     events_.emit({"worker.sweep",
                   {{"version", version_->version.value()},
@@ -304,6 +319,7 @@ class Worker {
   Retrier retrier_;
   GracePeriod grace_;
   Wish wish_;
+  std::optional<OperatingPoint> point_;  // unless the number of groups is fixed
 
   RunAssets assets_;
   std::unique_ptr<WorkerCounter> counter_;
@@ -322,7 +338,7 @@ class Worker {
 
 Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
                                 std::stop_token stop, const Clock& clock) {
-  if (options.key == nullptr || options.sweep_groups < 1 || options.upload_queue < 1 || options.rows_per_call < 1) {
+  if (options.key == nullptr || options.sweep_groups < 0 || options.upload_queue < 1 || options.rows_per_call < 1) {
     return invalid_argument(fmt::format("worker: key {}, {} groups a sweep, an upload queue of {}, {} rows a call",
                                         options.key ? "given" : "missing", options.sweep_groups, options.upload_queue,
                                         options.rows_per_call));

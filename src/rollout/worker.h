@@ -28,7 +28,7 @@ struct WorkerOptions {
   std::filesystem::path state_folder;     // WorkerCounter; may be shared by workers, not by hubs with runs of one name
   int threads = 1;
   Isa isa = Isa::kAuto;
-  std::int32_t sweep_groups = 4;        // groups that are decoded together, at most
+  std::int32_t sweep_groups = 0;        // groups that are decoded together, at most; 0: OperatingPoint chooses
   std::int32_t rows_per_call = 64;      // SweepSettings
   std::int64_t memory_limit_bytes = 0;  // 0: what the machine has available
   std::int32_t upload_queue = 16;       // no sweep begins while so many groups wait for upload

@@ -288,9 +288,25 @@ TEST_F(WorkerTest, SaysHowMuchMemoryItNeeds) {
   EXPECT_NE(status.message().find("MiB needed"), std::string::npos) << status.to_string();
 }
 
+TEST_F(WorkerTest, FindsOutHowManyGroupsToSweep) {
+  run_.publish();
+  run_.want(10'000);
+  WorkerOptions options = this->options();
+  options.sweep_groups = 0;
+  options.upload_queue = 100;
+  Running worker = start(options);
+  ASSERT_TRUE(sink_.wait_for("worker.sweep", 5));
+  ASSERT_TRUE(worker.end().ok());
+  std::vector<std::int64_t> groups;
+  for (const auto& sweep : sink_.events("worker.sweep")) groups.push_back(sweep["groups"].get<std::int64_t>());
+  EXPECT_EQ(groups.at(0), 1);
+  EXPECT_EQ(groups.at(1), 1);
+  EXPECT_EQ(groups.at(2), 2) << "one group is measured twice, then two";
+}
+
 TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
   for (const auto change : std::initializer_list<void (*)(WorkerOptions&)>{
-           [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = 0; },
+           [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = -1; },
            [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; },
            [](WorkerOptions& o) { o.operator_name = "a b"; }, [](WorkerOptions& o) { o.operator_name = "a/b"; }}) {
     WorkerOptions options = this->options();

@@ -106,7 +106,7 @@ const std::vector<EventKind>& table() {
         {"operator", kText, "who it belongs to"},
         {"backend", kText, "e.g. cpu-avx2"},
         {"threads", kInteger, "of the engine"},
-        {"sweep_groups", kInteger, "groups decoded together"}}},
+        {"sweep_groups", kInteger, "groups decoded together; 0: chosen while it works"}}},
       {"worker.pull",
        "The worker holds another version.",
        {{"version", kInteger, "its number"},
