@@ -117,7 +117,10 @@ void add_work_command(CLI::App& app, Action& action) {
       const std::string name = fmt::format("--{}.{}", section.name, field.name);
       command
           ->add_option_function<std::string>(
-              name, [options, name](const std::string& value) { options->overrides.push_back(name + "=" + value); },
+              name,
+              [options, name](const std::string& value) {
+                options->overrides.push_back(fmt::format("{}={}", name, value));
+              },
               fmt::format("{} [{}]", field.help, value_text(field)))
           ->type_name("")
           ->group("Settings");
