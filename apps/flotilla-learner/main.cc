@@ -27,7 +27,7 @@ void wait_without_spinning(char** argv) {
 }
 
 // A step's tensors are freed and come again in the next. As mappings of their own the system would clear every page of
-// them each time, which takes one twentieth of a step.
+// them each time.
 void keep_freed_memory() {
 #if defined(__GLIBC__)
   ::mallopt(M_MMAP_MAX, 0);

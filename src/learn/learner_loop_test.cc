@@ -126,6 +126,10 @@ class FakeHub final : public RolloutSource, public SnapshotSink {
   }
   Status update(RunState state, std::int64_t wanted) override {
     if (down) return unavailable("the hub is away");
+    if (state == RunState::kFinished && deaf_to_the_end) {
+      ++missed_ends;
+      return unavailable("the hub is away");
+    }
     run_state = state;
     wished = wanted;
     return ok_status();
@@ -143,6 +147,8 @@ class FakeHub final : public RolloutSource, public SnapshotSink {
   }
 
   bool down = false;
+  bool deaf_to_the_end = false;
+  int missed_ends = 0;
   std::deque<Group> uploaded;
   std::vector<RefusedGroup> refused;
   std::vector<Sha256Digest> versions;
@@ -353,6 +359,23 @@ TEST_F(LearnerLoopTest, StopFinishesAndLeaveDoesNot) {
   ASSERT_TRUE(live().ok());
   EXPECT_EQ(hub_.run_state, RunState::kFinished);
   EXPECT_EQ(hub_.steps.back(), events_.events("learner.finish").back().fields["step"].get<std::uint64_t>());
+  check_events();
+}
+
+TEST_F(LearnerLoopTest, LeavingBeforeTheFleetHeardOfTheEndLeavesAPausedRun) {
+  settings_.learner.steps = 2;
+  hub_.deaf_to_the_end = true;
+  on_wait_ = [this] {
+    if (hub_.missed_ends > 0) control_->ask(LearnerControl::Request::kLeave);
+  };
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(hub_.run_state, RunState::kPaused);
+  ASSERT_EQ(events_.events("learner.finish").size(), 1u);
+  EXPECT_EQ(events_.events("learner.finish").back().fields["reason"], "leave");
+  hub_.deaf_to_the_end = false;
+  on_wait_ = [] {};
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(hub_.run_state, RunState::kFinished);
   check_events();
 }
 

@@ -34,15 +34,13 @@ void OperatingPoint::add(std::int64_t groups, std::int64_t episodes, std::chrono
 }
 
 void OperatingPoint::see(Version newest, std::chrono::nanoseconds now) {
-  if (seen_any_ && newest > seen_) {
-    const double versions = static_cast<double>(newest.value() - seen_.value());
+  if (newest == seen_) return;
+  if (seen_ && newest > *seen_) {
+    const double versions = static_cast<double>(newest.value() - seen_->value());
     average(interval_, std::chrono::duration<double>(now - seen_at_).count() / versions, interval_ == 0);
   }
-  if (!seen_any_ || newest != seen_) {
-    seen_any_ = true;
-    seen_ = newest;
-    seen_at_ = now;
-  }
+  seen_ = newest;
+  seen_at_ = now;
 }
 
 bool OperatingPoint::fits(std::size_t size, double seconds) const {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -43,8 +44,7 @@ class OperatingPoint {
   std::size_t current_ = 0;
   int settled_sweeps_ = 0;  // since the last look at the neighbours
   double interval_ = 0;     // seconds between two versions; 0: not known yet
-  bool seen_any_ = false;
-  Version seen_{0};
+  std::optional<Version> seen_;
   std::chrono::nanoseconds seen_at_{0};
 };
 
