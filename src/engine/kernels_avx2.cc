@@ -117,6 +117,9 @@ inline std::uint64_t fold_integers(I16 x) {
   return sum;
 }
 
+// Chains of multiply-adds that are under way together, two registers each: enough for the latency, few enough for 16.
+inline constexpr int kChains = 6;
+
 #include "engine/vector_kernels.h"
 
 template <bool kTwoBytes>

@@ -95,6 +95,9 @@ inline std::uint64_t fold_integers(I16 x) {
   return sum;
 }
 
+// Chains of multiply-adds that are under way together: enough for the latency, few enough for 32 registers.
+inline constexpr int kChains = 12;
+
 #include "engine/vector_kernels.h"
 
 // vpdpbusd multiplies unsigned by signed bytes: an activation is stored as q + 128, and a dot product starts at
@@ -128,18 +131,39 @@ inline void pin([[maybe_unused]] __m512i& sum) {
 #endif
 }
 
+// Weights that the product needs after the present ones, asked for evenly while it computes: they come from memory, and
+// the hardware's own prefetching stops short of them. Asking beyond the last ones is harmless.
+struct Prefetch {
+  const std::int8_t* next;
+  std::int64_t lines;  // of the cache, each group of columns
+
+  // So that `tiles` tiles of `panels` panels ask for as many panels once.
+  Prefetch(const std::int8_t* next, std::int64_t panels, std::int64_t tiles)
+      : next(next), lines((panels * kActivationGroup * kLanes / 64 + tiles - 1) / tiles) {}
+
+  void one_group() {
+    for (std::int64_t i = 0; i < lines; ++i) __builtin_prefetch(next + 64 * i, 0, 2);
+    next += 64 * lines;
+  }
+};
+
 // kRows rows times kPanels neighbouring panels.
 template <int kRows, int kPanels>
 inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const QuantizedRows& x, std::int64_t row, float* out,
-                        std::int64_t stride, bool accumulate) {
+                        std::int64_t stride, bool accumulate, Prefetch* prefetch) {
   const std::int64_t groups = w.groups;
   const std::int8_t* q = w.q + panel * groups * kActivationGroup * kLanes;
   const std::int64_t panel_bytes = groups * kActivationGroup * kLanes;
   const std::uint8_t* a = x.q + row * x.stride;
   const float* a_scales = x.scales + row * groups;
+  // A row of the head's output is far from the next one: no line of it is in a cache when it is stored.
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) __builtin_prefetch(out + (row + r) * stride + (panel + p) * kLanes, 1, 3);
+  }
   alignas(64) float sums[kRows][kPanels][16] = {};
   for (std::int64_t g = 0; g < groups; ++g) {
     __m512i dots[kRows][kPanels];
+    prefetch->one_group();
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const std::int16_t* weights = w.sums + ((panel + p) * groups + g) * kLanes;
@@ -188,11 +212,13 @@ inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const Quantiz
 template <int kPanels>
 void matmul_panels(const PackedMatrix& w, std::int64_t panel, const QuantizedRows& x, std::int64_t rows, float* out,
                    std::int64_t stride, bool accumulate) {
+  Prefetch prefetch(w.q + (panel + kPanels) * w.groups * kActivationGroup * kLanes, kPanels,
+                    rows / 8 + __builtin_popcountll(static_cast<std::uint64_t>(rows % 8)));
   std::int64_t r = 0;
-  for (; r + 8 <= rows; r += 8) matmul_tile<8, kPanels>(w, panel, x, r, out, stride, accumulate);
-  for (; r + 4 <= rows; r += 4) matmul_tile<4, kPanels>(w, panel, x, r, out, stride, accumulate);
-  for (; r + 2 <= rows; r += 2) matmul_tile<2, kPanels>(w, panel, x, r, out, stride, accumulate);
-  if (r < rows) matmul_tile<1, kPanels>(w, panel, x, r, out, stride, accumulate);
+  for (; r + 8 <= rows; r += 8) matmul_tile<8, kPanels>(w, panel, x, r, out, stride, accumulate, &prefetch);
+  for (; r + 4 <= rows; r += 4) matmul_tile<4, kPanels>(w, panel, x, r, out, stride, accumulate, &prefetch);
+  for (; r + 2 <= rows; r += 2) matmul_tile<2, kPanels>(w, panel, x, r, out, stride, accumulate, &prefetch);
+  if (r < rows) matmul_tile<1, kPanels>(w, panel, x, r, out, stride, accumulate, &prefetch);
 }
 
 void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const QuantizedRows& x,

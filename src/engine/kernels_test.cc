@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -344,6 +345,52 @@ TEST(Kernels, AttentionAgreesWithTheReferenceForEveryLengthAndNumberOfHeads) {
         }
       }
     }
+  }
+}
+
+TEST(Kernels, AttentionOfRandomRowsAndTablesIsTheReferences) {
+  const FloatMode mode;
+  constexpr std::int32_t kBlocks = 60, kLongest = 20;  // blocks, in all and of a row
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    PhiloxStream random(seed, 21);
+    const int head_dim = std::array{16, 48, 64, 80}[random.below(4)];
+    const int queries = 1 + static_cast<int>(random.below(9));
+    const std::int64_t stride = 2 * 16 * head_dim;
+    const auto values = random_values(seed, kBlocks * stride);
+    std::vector<std::uint16_t> kv(values.size());
+    scalar_kernels(false).to_half(values.data(), kBlocks * stride, kv.data());
+    const int row_count = 1 + static_cast<int>(random.below(kAttentionRows));
+    // Each row goes on from a part of the row before.
+    std::vector<std::vector<std::int32_t>> tables;
+    std::vector<std::int32_t> keys;
+    for (int r = 0; r < row_count; ++r) {
+      const std::size_t shared = r == 0 ? 0 : random.below(kLongest + 1);
+      for (std::size_t b = 0; b < kLongest; ++b) {
+        if (b == 0) tables.emplace_back();
+        tables.back().push_back(b < shared ? tables[static_cast<std::size_t>(r) - 1][b]
+                                           : static_cast<std::int32_t>(random.below(kBlocks)));
+      }
+      keys.push_back(1 + static_cast<std::int32_t>(random.below(16 * kLongest)));
+    }
+    const auto q = random_values(seed + 1, row_count * queries * head_dim);
+    const auto attend = [&](const KernelTable& kernels) {
+      std::vector<float> out(q.size());
+      std::vector<AttentionRow> rows;
+      for (std::size_t r = 0; r < tables.size(); ++r) {
+        const std::size_t at = r * static_cast<std::size_t>(queries * head_dim);
+        rows.push_back({.q = &q[at], .out = &out[at], .table = tables[r].data(), .keys = keys[r]});
+      }
+      kernels.attend({.rows = rows.data(),
+                      .row_count = row_count,
+                      .queries = queries,
+                      .head_dim = head_dim,
+                      .scale = 0.25f,
+                      .kv = kv.data(),
+                      .block_stride = stride});
+      return bits(out);
+    };
+    const auto expected = attend(scalar_kernels(false));
+    for (const auto& [name, kernels] : vector_kernels(false)) ASSERT_EQ(attend(kernels), expected) << name << seed;
   }
 }
 

@@ -79,118 +79,238 @@ void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   }
 }
 
-// A block's keys and values, as they lie or widened before.
-F16 load_kv(const std::uint16_t* p) { return load_half(p); }
-F16 load_kv(const float* p) { return load(p); }
+// A part of an attention: the same few query heads of each row. Query t is of row t / row_queries.
+struct AttentionPart {
+  static constexpr int kQueries = 32;
+  static constexpr int kBlocks = 8;  // that are scored before their values are summed
+  static constexpr int kKeys = 16 * kBlocks;
 
-// kQueries heads of a row go through one block together; its first `count` keys are the lanes. `maxima`, `sums` and
-// `out` hold what the blocks before gave.
-template <int kQueries, typename Value>
-void attend_block(const Value* keys, const Value* values, int head_dim, float scale, int count, bool first,
-                  const float* q, float* maxima, float* sums, float* out) {
-  F16 scores[kQueries];
-#pragma GCC unroll 4
-  for (int i = 0; i < kQueries; ++i) scores[i] = set1(0.0f);
-  for (int d = 0; d < head_dim; ++d) {
-    const F16 k = load_kv(keys + 16 * d);
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) scores[i] = fma(set1(q[i * head_dim + d]), k, scores[i]);
-  }
-
-  alignas(64) float weights[kQueries][16];
-  float before[kQueries] = {};
-  float now[kQueries] = {};
-  for (int i = 0; i < kQueries; ++i) {
-    const F16 masked = first_lanes(count, mul(scores[i], set1(scale)), set1(-__builtin_inff()));
-    const float block_maximum = fold_maximum(masked);
-    const F16 p = exponential(sub(masked, set1(block_maximum)));
-    store(weights[i], p);
-    const float block_sum = fold_sum(p);
-    if (first) {
-      maxima[i] = block_maximum;
-      sums[i] = block_sum;
-      continue;
-    }
-    const float merged = maxima[i] < block_maximum ? block_maximum : maxima[i];
-    // Lanes 0 and 1 of one exponential: the factors of what came before and of this block.
-    alignas(64) float factors[16] = {maxima[i] - merged, block_maximum - merged};
-    store(factors, exponential(load(factors)));
-    before[i] = factors[0];
-    now[i] = factors[1];
-    sums[i] = __builtin_fmaf(sums[i], before[i], block_sum * now[i]);
-    maxima[i] = merged;
-  }
-
-  for (int d = 0; d < head_dim; d += 16) {
-    F16 sum[kQueries];
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) sum[i] = set1(0.0f);
-    for (int j = 0; j < count; ++j) {
-      const F16 v = load_kv(values + j * head_dim + d);
-#pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) sum[i] = fma(set1(weights[i][j]), v, sum[i]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) {
-      float* o = out + i * head_dim + d;
-      store(o, first ? sum[i] : fma(load(o), set1(before[i]), mul(sum[i], set1(now[i]))));
-    }
-  }
-}
-
-struct AttentionState {
-  float maxima[kQueriesMax];
-  float sums[kQueriesMax];
+  const float* q[kQueries];
+  float* out[kQueries];
+  float maxima[kQueries];
+  float sums[kQueries];
+  alignas(64) float weights[kQueries * kKeys];  // scores of the present blocks, then their exponentials
+  // What the sum before a block, and the block's own sum, are multiplied with: lanes b and kBlocks + b.
+  alignas(64) float factors[kQueries][2 * kBlocks];
 };
 
-template <typename Value>
-void attend_row(const Attention& a, const AttentionRow& row, std::int32_t begin, const Value* keys,
-                AttentionState* state) {
-  const Value* values = keys + 16 * a.head_dim;
-  const int count = row.keys - begin < 16 ? row.keys - begin : 16;
-  int query = 0;
-  const auto tile = [&]<int kQueries>() {
-    attend_block<kQueries>(keys, values, a.head_dim, a.scale, count, begin == 0, row.q + query * a.head_dim,
-                           state->maxima + query, state->sums + query, row.out + query * a.head_dim);
-    query += kQueries;
-  };
-  while (a.queries - query >= 3) tile.template operator()<3>();
-  if (a.queries - query == 2) tile.template operator()<2>();
-  if (a.queries - query == 1) tile.template operator()<1>();
+// Scores of kQueries heads with kBlocks blocks, each one chain of additions.
+template <int kQueries, int kBlocks>
+inline void score_tile(const Attention& a, const std::int32_t* table, const float* const* q, float* scores) {
+  const std::uint16_t* keys[kBlocks];
+  F16 sums[kQueries][kBlocks];
+#pragma GCC unroll 4
+  for (int b = 0; b < kBlocks; ++b) {
+    keys[b] = a.kv + table[b] * a.block_stride;
+#pragma GCC unroll 6
+    for (int i = 0; i < kQueries; ++i) sums[i][b] = set1(0.0f);
+  }
+  for (int d = 0; d < a.head_dim; ++d) {
+    F16 k[kBlocks];
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) {
+      k[b] = load_half(keys[b] + 16 * d);
+      __builtin_prefetch(keys[b] + 16 * (a.head_dim + d), 0, 2);  // their values
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < kQueries; ++i) {
+      const F16 one = set1(q[i][d]);
+#pragma GCC unroll 4
+      for (int b = 0; b < kBlocks; ++b) sums[i][b] = fma(one, k[b], sums[i][b]);
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    for (int b = 0; b < kBlocks; ++b) store(scores + i * AttentionPart::kKeys + 16 * b, mul(sums[i][b], set1(a.scale)));
+  }
 }
 
-// Block by block; one that neighbouring rows share is widened once for all of them.
-void attend(const Attention& a) {
-  alignas(64) float wide[2 * 16 * kHeadDimMax];
-  AttentionState states[kAttentionRows];
-  for (std::int32_t begin = 0;; begin += 16) {
-    bool done = true;
-    for (int r = 0; r < a.row_count;) {
-      if (a.rows[r].keys <= begin) {
-        ++r;
-        continue;
-      }
-      done = false;
-      const std::int32_t block = a.rows[r].table[begin / 16];
-      const std::uint16_t* keys = a.kv + block * a.block_stride;
-      int end = r + 1;
-      while (end < a.row_count && a.rows[end].keys > begin && a.rows[end].table[begin / 16] == block) ++end;
-      if (end - r == 1) {
-        attend_row(a, a.rows[r], begin, keys, &states[r]);
-        ++r;
-        continue;
-      }
-      for (int i = 0; i < 2 * 16 * a.head_dim; i += 16) store(wide + i, load_half(keys + i));
-      for (; r < end; ++r) attend_row<float>(a, a.rows[r], begin, wide, &states[r]);
-    }
-    if (done) break;
+// Tiles of kQueries heads and as many blocks as make kChains chains.
+template <int kQueries>
+inline void score_queries(const Attention& a, const std::int32_t* table, int blocks, const float* const* q,
+                          float* scores) {
+  constexpr int kWidth = kChains / kQueries < 4 ? kChains / kQueries : 4;
+  int b = 0;
+  for (; b + kWidth <= blocks; b += kWidth) score_tile<kQueries, kWidth>(a, table + b, q, scores + 16 * b);
+  if constexpr (kWidth > 2) {
+    for (; b + 2 <= blocks; b += 2) score_tile<kQueries, 2>(a, table + b, q, scores + 16 * b);
   }
-  for (int r = 0; r < a.row_count; ++r) {
-    for (int query = 0; query < a.queries; ++query) {
-      float* out = a.rows[r].out + query * a.head_dim;
-      const F16 inverse = set1(1.0f / states[r].sums[query]);
-      for (int d = 0; d < a.head_dim; d += 16) store(out + d, mul(load(out + d), inverse));
+  for (; b < blocks; ++b) {
+    score_tile<kQueries, 1>(a, table + b, q, scores + 16 * b);
+  }
+}
+
+// Adds the values of one block's first `count` keys, kQueries heads times kVectors vectors of the head's width.
+template <int kQueries, int kVectors>
+inline void value_tile(const Attention& a, const std::uint16_t* values, int count, int block, bool first,
+                       AttentionPart* part, int query, int d) {
+  F16 sums[kQueries][kVectors];
+#pragma GCC unroll 6
+  for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = set1(0.0f);
+  }
+  for (int j = 0; j < count; ++j) {
+    F16 value[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) value[v] = load_half(values + j * a.head_dim + d + 16 * v);
+#pragma GCC unroll 6
+    for (int i = 0; i < kQueries; ++i) {
+      const F16 weight = set1(part->weights[(query + i) * AttentionPart::kKeys + 16 * block + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = fma(weight, value[v], sums[i][v]);
     }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    const F16 before = set1(part->factors[query + i][block]);
+    const F16 now = set1(part->factors[query + i][AttentionPart::kBlocks + block]);
+    for (int v = 0; v < kVectors; ++v) {
+      float* o = part->out[query + i] + d + 16 * v;
+      store(o, first ? sums[i][v] : fma(load(o), before, mul(sums[i][v], now)));
+    }
+  }
+}
+
+template <int kQueries>
+inline void add_values(const Attention& a, const std::uint16_t* values, int count, int block, bool first,
+                       AttentionPart* part, int query) {
+  constexpr int kWidth = kChains / kQueries < 4 ? kChains / kQueries : 4;
+  int d = 0;
+  for (; d + 16 * kWidth <= a.head_dim; d += 16 * kWidth) {
+    value_tile<kQueries, kWidth>(a, values, count, block, first, part, query, d);
+  }
+  for (; d < a.head_dim; d += 16) value_tile<kQueries, 1>(a, values, count, block, first, part, query, d);
+}
+
+// body.operator()<n>(query) for tiles of n queries that cover [begin, end).
+template <typename Body>
+inline void query_tiles(int begin, int end, const Body& body) {
+  for (; end - begin >= 6; begin += 6) body.template operator()<6>(begin);
+  for (; end - begin >= 3; begin += 3) body.template operator()<3>(begin);
+  if (end - begin == 2) body.template operator()<2>(begin);
+  if (end - begin == 1) body.template operator()<1>(begin);
+}
+
+// The scores of query t become weights; maximum, sum and factors take the blocks in, in their order. `keys` of them.
+inline void soften(AttentionPart* part, int t, int keys, bool first) {
+  constexpr int kBlocks = AttentionPart::kBlocks;
+  const int blocks = (keys + 15) / 16;
+  float maxima[kBlocks];
+  float sums[kBlocks];
+  for (int b = 0; b < blocks; ++b) {
+    float* scores = part->weights + t * AttentionPart::kKeys + 16 * b;
+    const int count = keys - 16 * b < 16 ? keys - 16 * b : 16;
+    const F16 masked = first_lanes(count, load(scores), set1(-__builtin_inff()));
+    maxima[b] = fold_maximum(masked);
+    const F16 p = exponential(sub(masked, set1(maxima[b])));
+    store(scores, p);
+    sums[b] = fold_sum(p);
+  }
+  float* factors = part->factors[t];
+  for (int i = 0; i < 2 * kBlocks; ++i) factors[i] = 0;
+  float merged = first ? maxima[0] : part->maxima[t];
+  for (int b = 0; b < blocks; ++b) {
+    const float next = merged < maxima[b] ? maxima[b] : merged;
+    factors[b] = merged - next;
+    factors[kBlocks + b] = maxima[b] - next;
+    merged = next;
+  }
+  part->maxima[t] = merged;
+  store(factors, exponential(load(factors)));
+  float sum = part->sums[t];
+  for (int b = 0; b < blocks; ++b) {
+    sum = first && b == 0 ? sums[b] : __builtin_fmaf(sum, factors[b], sums[b] * factors[kBlocks + b]);
+  }
+  part->sums[t] = sum;
+}
+
+void attend_part(const Attention& a, int head_begin, int row_queries) {
+  constexpr int kBlocks = AttentionPart::kBlocks;
+  AttentionPart part;
+  std::int32_t keys = 0;
+  for (int r = 0; r < a.row_count; ++r) {
+    for (int i = 0; i < row_queries; ++i) {
+      part.q[r * row_queries + i] = a.rows[r].q + (head_begin + i) * a.head_dim;
+      part.out[r * row_queries + i] = a.rows[r].out + (head_begin + i) * a.head_dim;
+    }
+    keys = keys < a.rows[r].keys ? a.rows[r].keys : keys;
+  }
+  for (std::int32_t begin = 0; begin < keys; begin += 16 * kBlocks) {
+    const bool start = begin == 0;
+    // Keys of row r in the present blocks.
+    const auto keys_of = [&](int r) {
+      const std::int32_t left = a.rows[r].keys - begin;
+      return left < 0 ? 0 : left < 16 * kBlocks ? left : 16 * kBlocks;
+    };
+    const auto block_of = [&](int r, int b) { return a.rows[r].table[begin / 16 + b]; };
+    const auto has = [&](int r, int b) { return keys_of(r) > 16 * b; };
+    const auto alike = [&](int r, int other, int b) {
+      return has(r, b) && has(other, b) && block_of(r, b) == block_of(other, b);
+    };
+    const auto run_end = [&](int r, int b) {
+      int end = r + 1;
+      while (end < a.row_count && alike(r, end, b)) ++end;
+      return end;
+    };
+
+    // The keys of a row, where the row before does not read them.
+    const auto fetch_keys = [&](int r) {
+      for (int b = 0; b < kBlocks && has(r, b); ++b) {
+        if (alike(r - 1, r, b)) continue;
+        const std::uint16_t* k = a.kv + block_of(r, b) * a.block_stride;
+        for (int i = 0; i < 16 * a.head_dim; i += 32) __builtin_prefetch(k + i, 0, 2);
+      }
+    };
+
+    // Scores: neighbouring rows and neighbouring blocks at a time, as far as the rows share them.
+    for (int r = 0; r < a.row_count; ++r) {
+      if (r + 1 < a.row_count) fetch_keys(r + 1);
+      for (int b = 0; b < kBlocks && has(r, b);) {
+        if (r > 0 && alike(r - 1, r, b)) {
+          ++b;
+          continue;
+        }
+        const int end = run_end(r, b);
+        int next = b + 1;
+        while (next < kBlocks && has(r, next) && !(r > 0 && alike(r - 1, r, next)) && run_end(r, next) == end) ++next;
+        query_tiles(r * row_queries, end * row_queries, [&]<int kQueries>(int t) {
+          score_queries<kQueries>(a, a.rows[r].table + begin / 16 + b, next - b, part.q + t,
+                                  part.weights + t * AttentionPart::kKeys + 16 * b);
+        });
+        b = next;
+      }
+    }
+
+    for (int r = 0; r < a.row_count; ++r) {
+      if (keys_of(r) == 0) continue;
+      for (int i = 0; i < row_queries; ++i) soften(&part, r * row_queries + i, keys_of(r), start);
+    }
+
+    // Values: a key beyond a row's end is never multiplied, so rows in one tile have equally many.
+    for (int b = 0; b < kBlocks; ++b) {
+      const auto count_of = [&](int r) { return keys_of(r) - 16 * b < 16 ? keys_of(r) - 16 * b : 16; };
+      for (int r = 0; r < a.row_count;) {
+        int end = r + 1;
+        if (has(r, b)) {
+          while (end < a.row_count && alike(r, end, b) && count_of(end) == count_of(r)) ++end;
+          const std::uint16_t* values = a.kv + block_of(r, b) * a.block_stride + 16 * a.head_dim;
+          query_tiles(r * row_queries, end * row_queries, [&]<int kQueries>(int t) {
+            add_values<kQueries>(a, values, count_of(r), b, start && b == 0, &part, t);
+          });
+        }
+        r = end;
+      }
+    }
+  }
+  for (int t = 0; t < a.row_count * row_queries; ++t) {
+    const F16 inverse = set1(1.0f / part.sums[t]);
+    for (int d = 0; d < a.head_dim; d += 16) store(part.out[t] + d, mul(load(part.out[t] + d), inverse));
+  }
+}
+
+void attend(const Attention& a) {
+  const int most = AttentionPart::kQueries / a.row_count;
+  for (int head = 0; head < a.queries; head += most) {
+    attend_part(a, head, a.queries - head < most ? a.queries - head : most);
   }
 }
 
