@@ -1,21 +1,36 @@
 #include "base/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 
 #include "base/status.h"
 
 namespace flotilla {
 namespace {
 
-// How long a thread watches for what it waits for before it sleeps: some ten microseconds, the time that waking it
-// would take. Loops that follow each other closely then cost no system call, and nobody burns a processor for long.
-constexpr int kSpins = 1000;
+// How long a thread watches for what it waits for before it sleeps: about the time that waking it would take on a
+// virtual machine whose processor has halted. Loops that follow each other closely then cost no system call, and nobody
+// burns a processor for long.
+constexpr std::chrono::microseconds kWatch{100};
 
-void pause_briefly() {
+// A wait that has begun. A pause of the processor takes some ten to hundred cycles, so the clock is asked now and then.
+class Watch {
+ public:
+  // False when it is time to sleep.
+  bool again() {
 #if defined(__x86_64__)
-  __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #endif
-}
+    if (++pauses_ % 16 != 0) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (pauses_ == 16) begin_ = now;
+    return now - begin_ < kWatch;
+  }
+
+ private:
+  int pauses_ = 0;
+  std::chrono::steady_clock::time_point begin_;
+};
 
 // One word holds the state of the loop, so that joining it is one atomic step.
 constexpr std::uint32_t kOpen = 1;    // helpers may still join
@@ -64,12 +79,9 @@ void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t,
   s.work_off(0);
   // Helpers that have not woken yet find the loop closed: only those inside are waited for.
   std::uint32_t state = s.state.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
-  for (int spin = 0; (state & kActiveMask) != 0; ++spin) {
-    if (spin < kSpins) {
-      pause_briefly();
-    } else {
-      s.state.wait(state, std::memory_order_acquire);
-    }
+  Watch watch;
+  while ((state & kActiveMask) != 0) {
+    if (!watch.again()) s.state.wait(state, std::memory_order_acquire);
     state = s.state.load(std::memory_order_acquire);
   }
 }
@@ -77,17 +89,15 @@ void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t,
 void ThreadPool::work(int thread) {
   Shared& s = *shared_;
   std::uint32_t seen = 0;  // epoch of the last loop joined
-  for (int spin = 0;;) {
+  for (Watch watch;;) {
     // In this order: a state that is older than the stop makes the wait below return at once.
     std::uint32_t state = s.state.load(std::memory_order_acquire);
     if (s.stopping.load(std::memory_order_relaxed)) return;
     const std::uint32_t epoch = state / kEpoch;
     if ((state & kOpen) == 0 || epoch == seen) {
-      if (++spin < kSpins) {
-        pause_briefly();
-      } else {
+      if (!watch.again()) {
         s.state.wait(state, std::memory_order_acquire);
-        spin = 0;
+        watch = {};
       }
       continue;
     }
@@ -96,7 +106,7 @@ void ThreadPool::work(int thread) {
     s.work_off(thread);
     const std::uint32_t left = s.state.fetch_sub(kActive, std::memory_order_acq_rel) - kActive;
     if ((left & (kOpen | kActiveMask)) == 0) s.state.notify_all();
-    spin = 0;
+    watch = {};
   }
 }
 

@@ -10,7 +10,7 @@ namespace flotilla {
 
 // A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Pieces are
 // claimed one by one: a thread that the system puts aside delays its own piece and nothing else. Idle threads watch for
-// some ten microseconds and then sleep.
+// a tenth of a millisecond and then sleep.
 class ThreadPool {
  public:
   // threads >= 1, the caller included.

@@ -101,10 +101,15 @@ QuantizedRows ForwardPass::quantized(std::int64_t cols) const {
 
 void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out, std::int64_t stride, bool add) {
   const QuantizedRows x = quantized(w.cols);
-  // A few pieces a thread, so that one that is put aside delays little.
-  const std::int64_t pieces = pool_.threads() == 1 ? 1 : std::min<std::int64_t>(w.panels, 4 * pool_.threads());
+  // A few pieces a thread, so that one that is put aside delays little, each of some ten microseconds at most, so that
+  // nobody waits long for the last; of whole pairs of panels, which the kernels like best.
+  constexpr std::int64_t kPieceProducts = std::int64_t{1} << 22;
+  const std::int64_t pairs = (w.panels + 1) / 2;
+  const std::int64_t wanted = std::max<std::int64_t>(w.rows * w.cols * rows / kPieceProducts, 4 * pool_.threads());
+  const std::int64_t pieces = pool_.threads() == 1 ? 1 : std::min(pairs, wanted);
   parallel(pieces, 1, [&](std::int64_t piece, int) {
-    kernels_.matmul(w, piece * w.panels / pieces, (piece + 1) * w.panels / pieces, x, rows, out, stride, add);
+    kernels_.matmul(w, piece * pairs / pieces * 2, std::min((piece + 1) * pairs / pieces * 2, w.panels), x, rows, out,
+                    stride, add);
   });
 }
 
