@@ -43,6 +43,7 @@ constexpr std::uint32_t kEpoch = 0x10000;  // number of the loop, bits 16 to 31
 struct ThreadPool::Shared {
   std::atomic<std::uint32_t> state{0};
   std::atomic<bool> stopping{false};
+  std::atomic<int> active{1};  // threads that may join
   // Of the present loop: written while no helper is active, read by active ones.
   const std::function<void(std::int64_t, int)>* body = nullptr;
   std::int64_t pieces = 0;
@@ -53,8 +54,9 @@ struct ThreadPool::Shared {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()) {
+ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()), active_(threads) {
   FLOTILLA_CHECK(threads >= 1);
+  shared_->active.store(threads, std::memory_order_relaxed);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
 }
@@ -65,9 +67,15 @@ ThreadPool::~ThreadPool() {
   shared_->state.notify_all();
 }
 
+void ThreadPool::set_active(int threads) {
+  FLOTILLA_CHECK(threads >= 1 && threads <= this->threads());
+  active_ = threads;
+  shared_->active.store(threads, std::memory_order_relaxed);  // seen by whoever sees the next loop
+}
+
 void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t, int)>& body) {
   Shared& s = *shared_;
-  if (workers_.empty() || pieces <= 1) {
+  if (active_ == 1 || pieces <= 1) {
     for (std::int64_t piece = 0; piece < pieces; ++piece) body(piece, 0);
     return;
   }
@@ -94,7 +102,7 @@ void ThreadPool::work(int thread) {
     std::uint32_t state = s.state.load(std::memory_order_acquire);
     if (s.stopping.load(std::memory_order_relaxed)) return;
     const std::uint32_t epoch = state / kEpoch;
-    if ((state & kOpen) == 0 || epoch == seen) {
+    if ((state & kOpen) == 0 || epoch == seen || thread >= s.active.load(std::memory_order_relaxed)) {
       if (!watch.again()) {
         s.state.wait(state, std::memory_order_acquire);
         watch = {};

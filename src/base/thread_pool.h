@@ -21,7 +21,11 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs body(piece, thread) for each piece in [0, pieces), thread in [0, threads()), and returns when all are done.
+  // How many of them take part in the loops from now on: 1 to threads(), at first all. Between loops only.
+  void set_active(int threads);
+  int active() const { return active_; }
+
+  // Runs body(piece, thread) for each piece in [0, pieces), thread in [0, active()), and returns when all are done.
   // One caller at a time; body must not throw and must not call run again.
   void run(std::int64_t pieces, const std::function<void(std::int64_t piece, int thread)>& body);
 
@@ -29,6 +33,7 @@ class ThreadPool {
   struct Shared;
   void work(int thread);
   std::unique_ptr<Shared> shared_;
+  int active_;
   std::vector<std::jthread> workers_;
 };
 

@@ -56,6 +56,29 @@ TEST(ThreadPool, what_pieces_wrote_is_there_after_the_loop_many_times_over) {
   }
 }
 
+TEST(ThreadPool, as_many_threads_take_part_as_are_active) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 500; ++round) {
+    const int active = 1 + round % 4;
+    pool.set_active(active);
+    EXPECT_EQ(pool.active(), active);
+    std::atomic<int> pieces{0};
+    pool.run(16, [&](std::int64_t, int thread) {
+      EXPECT_LT(thread, active);
+      ++pieces;
+    });
+    EXPECT_EQ(pieces.load(), 16);
+  }
+  // And all of them still do: each piece waits until all four have begun.
+  pool.set_active(4);
+  std::atomic<int> begun{0};
+  pool.run(4, [&](std::int64_t, int) {
+    ++begun;
+    begun.notify_all();
+    for (int seen; (seen = begun.load()) < 4;) begun.wait(seen);
+  });
+}
+
 TEST(ThreadPool, pools_come_and_go) {
   for (int i = 0; i < 200; ++i) {
     ThreadPool pool(3);

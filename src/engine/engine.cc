@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/thread_pool.h"
 #include "engine/float_mode.h"
 #include "engine/forward_pass.h"
@@ -11,6 +12,7 @@
 #include "engine/kv_pool.h"
 #include "engine/packed_weights.h"
 #include "engine/sampler.h"
+#include "engine/thread_choice.h"
 
 namespace flotilla {
 namespace {
@@ -31,6 +33,16 @@ struct PendingReadout {
 
 std::int64_t block_elements(const ModelDescription& d) {
   return std::int64_t{d.layers} * d.kv_heads * 2 * kBlockTokens * d.head_dim;
+}
+
+// What a slice costs, in products of weights: below some rows reading the weights is what takes time.
+std::int64_t slice_work(const ModelDescription& d, std::int64_t rows, std::int64_t readouts) {
+  constexpr std::int64_t kRowsForOneRead = 8;
+  const std::int64_t head = std::int64_t{d.vocabulary} * d.hidden;
+  const std::int64_t layer =
+      std::int64_t{d.hidden} * (2 * d.heads + 2 * d.kv_heads) * d.head_dim + 3 * std::int64_t{d.hidden} * d.ffn;
+  return d.layers * layer * std::max(rows, kRowsForOneRead) +
+         (readouts == 0 ? 0 : head * std::max(readouts, kRowsForOneRead));
 }
 
 std::int32_t blocks_for(std::int32_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
@@ -95,6 +107,7 @@ class CpuEngine final : public Engine {
         isa_(options.isa),
         kernels_(kernels_for(options.isa, options.activations)),
         pool_(options.threads),
+        threads_(options.threads),
         scratch_(static_cast<std::size_t>(options.threads)) {}
 
   Status allocate(std::int64_t kv_blocks) {
@@ -321,6 +334,17 @@ class CpuEngine final : public Engine {
   }
 
   Status run_slice(std::vector<ReadoutResult>& results, std::size_t& done) {
+    const auto rows = static_cast<std::int64_t>(rows_.size());
+    const auto readouts = static_cast<std::int64_t>(pending_.size());
+    pool_.set_active(threads_.threads(rows));
+    const auto begin = system_clock().monotonic();
+    FLOTILLA_RETURN_IF_ERROR(compute_slice(results, done));
+    threads_.add(rows, std::chrono::duration<double>(system_clock().monotonic() - begin).count() /
+                           static_cast<double>(slice_work(description_, rows, readouts)));
+    return ok_status();
+  }
+
+  Status compute_slice(std::vector<ReadoutResult>& results, std::size_t& done) {
     FLOTILLA_RETURN_IF_ERROR(pass_->run(rows_));
     const std::int64_t stride = pass_->logits_stride();
     for (std::size_t begin = 0; begin < pending_.size(); begin += ForwardPass::kHeadRowsMax) {
@@ -350,6 +374,7 @@ class CpuEngine final : public Engine {
   const Isa isa_;
   const KernelTable kernels_;
   ThreadPool pool_;
+  ThreadChoice threads_;
   PackedWeights weights_;
   KvPool kv_;
   std::unique_ptr<ForwardPass> pass_;

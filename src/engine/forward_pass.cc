@@ -105,8 +105,8 @@ void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out,
   // nobody waits long for the last; of whole pairs of panels, which the kernels like best.
   constexpr std::int64_t kPieceProducts = std::int64_t{1} << 22;
   const std::int64_t pairs = (w.panels + 1) / 2;
-  const std::int64_t wanted = std::max<std::int64_t>(w.rows * w.cols * rows / kPieceProducts, 4 * pool_.threads());
-  const std::int64_t pieces = pool_.threads() == 1 ? 1 : std::min(pairs, wanted);
+  const std::int64_t wanted = std::max<std::int64_t>(w.rows * w.cols * rows / kPieceProducts, 4 * pool_.active());
+  const std::int64_t pieces = pool_.active() == 1 ? 1 : std::min(pairs, wanted);
   parallel(pieces, 1, [&](std::int64_t piece, int) {
     kernels_.matmul(w, piece * pairs / pieces * 2, std::min((piece + 1) * pairs / pieces * 2, w.panels), x, rows, out,
                     stride, add);
@@ -185,7 +185,7 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
 
     // Neighbouring rows often share blocks: those of a prompt, or of a group's sequences. A few pieces a thread.
     const std::int64_t together =
-        std::clamp<std::int64_t>(count * d.kv_heads / (4 * pool_.threads()), 1, kAttentionRows);
+        std::clamp<std::int64_t>(count * d.kv_heads / (4 * pool_.active()), 1, kAttentionRows);
     const std::int64_t parts = (count + together - 1) / together;
     parallel(parts * d.kv_heads, 1, [&](std::int64_t item, int) {
       const std::int64_t head = item / parts;
