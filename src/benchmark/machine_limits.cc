@@ -24,14 +24,6 @@ double seconds_of(const auto& work) {
   return std::chrono::duration<double>(system_clock().monotonic() - begin).count();
 }
 
-PeakLoops loops_of(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx512: return avx512_peak_loops();
-    case Isa::kAvx2: return avx2_peak_loops();
-    default: return scalar_peak_loops();
-  }
-}
-
 // Operations a second of all threads.
 double speed(const PeakLoop& loop, ThreadPool& pool) {
   if (loop.run == nullptr) return 0;
@@ -50,10 +42,22 @@ double speed(const PeakLoop& loop, ThreadPool& pool) {
 
 }  // namespace
 
+PeakLoops peak_loops_of(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512: return avx512_peak_loops();
+    case Isa::kAvx2: return avx2_peak_loops();
+    case Isa::kNeon: return neon_peak_loops();
+    case Isa::kNeonDot: return neon_dot_peak_loops();
+    case Isa::kAuto:
+    case Isa::kScalar: break;
+  }
+  return scalar_peak_loops();
+}
+
 Result<MachineLimits> measure_limits(int threads, Isa isa) {
   if (threads < 1) return invalid_argument("threads: expected at least 1");
   if (isa == Isa::kAuto) isa = supported_isas().back();
-  const PeakLoops loops = loops_of(isa);
+  const PeakLoops loops = peak_loops_of(isa);
   ThreadPool pool(threads);
   MachineLimits limits{.isa = isa, .threads = threads};
   for (const PeakLoop& loop : loops.int8)

@@ -11,9 +11,7 @@ namespace {
 TEST(MachineLimits, EveryInstructionSetReadsAllBytes) {
   alignas(64) static std::uint8_t memory[4096];
   for (const Isa isa : supported_isas()) {
-    const PeakLoops loops = isa == Isa::kAvx512 ? avx512_peak_loops()
-                            : isa == Isa::kAvx2 ? avx2_peak_loops()
-                                                : scalar_peak_loops();
+    const PeakLoops loops = peak_loops_of(isa);
     for (std::uint8_t& byte : memory) {
       byte = 1;
       ASSERT_NE(loops.read(memory, sizeof(memory)), 0u) << isa_name(isa) << " byte " << &byte - memory;

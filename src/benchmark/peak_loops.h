@@ -21,5 +21,10 @@ struct PeakLoops {
 PeakLoops scalar_peak_loops();
 PeakLoops avx2_peak_loops();
 PeakLoops avx512_peak_loops();
+PeakLoops neon_peak_loops();
+PeakLoops neon_dot_peak_loops();
+
+enum class Isa;                    // engine/engine.h
+PeakLoops peak_loops_of(Isa isa);  // one that supported_isas() lists
 
 }  // namespace flotilla

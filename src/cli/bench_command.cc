@@ -218,7 +218,7 @@ CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* he
   command->add_option("--threads", options->threads, "Thread counts, with commas; default 1 and all cores")
       ->delimiter(',')
       ->check(CLI::Range(1, 256));
-  command->add_option("--isa", options->isa, "scalar, avx2 or avx512; default the best that the machine has");
+  command->add_option("--isa", options->isa, "one of those that `flotilla version` lists; default the best of them");
   command->add_option("--json", options->json, "Also write the figures to this file");
   command->callback([&action, options, run] { action = [options, run] { return run(*options); }; });
   return command;

@@ -91,21 +91,12 @@ Status check_description(const ModelDescription& d) {
   return ok_status();
 }
 
-KernelTable kernels_for(Isa isa, ActivationWidth width) {
-  const bool two_bytes = width == ActivationWidth::kTwo;
-  switch (isa) {
-    case Isa::kAvx2: return avx2_kernels(two_bytes);
-    case Isa::kAvx512: return avx512_kernels(two_bytes);
-    default: return scalar_kernels(two_bytes);
-  }
-}
-
 class CpuEngine final : public Engine {
  public:
   CpuEngine(const ModelDescription& description, const EngineOptions& options)
       : description_(description),
         isa_(options.isa),
-        kernels_(kernels_for(options.isa, options.activations)),
+        kernels_(kernels_of(options.isa, options.activations == ActivationWidth::kTwo)),
         pool_(options.threads),
         threads_(options.threads),
         scratch_(static_cast<std::size_t>(options.threads)) {}
@@ -418,7 +409,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const ModelDescription& descripti
 std::int64_t Engine::memory_bytes(const ModelDescription& description, const EngineOptions& options,
                                   std::int64_t rows) {
   const Isa isa = options.isa == Isa::kAuto ? supported_isas().back() : options.isa;
-  const KernelTable kernels = kernels_for(isa, options.activations);
+  const KernelTable kernels = kernels_of(isa, options.activations == ActivationWidth::kTwo);
   return PackedWeights::bytes(description, kernels) + options.kv_blocks * block_elements(description) * 2 +
          ForwardPass::bytes(description, kernels, rows);
 }

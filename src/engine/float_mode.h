@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -10,19 +12,35 @@ namespace flotilla {
 // may have set before (flush to zero, say) comes back afterwards.
 class FloatMode {
  public:
-#if defined(__x86_64__)
-  FloatMode() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // the value after reset: all exceptions masked
-  ~FloatMode() { _mm_setcsr(before_); }
-#else
-  FloatMode() {}
-#endif
+  FloatMode() : before_(get()) { set(kIeee); }
+  ~FloatMode() { set(before_); }
   FloatMode(const FloatMode&) = delete;
   FloatMode& operator=(const FloatMode&) = delete;
 
+  // The register that holds the mode. For tests, too.
 #if defined(__x86_64__)
- private:
-  unsigned before_;
+  using Register = std::uint32_t;
+  static constexpr Register kIeee = 0x1f80;  // the value after reset: all exceptions masked
+  static Register get() { return _mm_getcsr(); }
+  static void set(Register value) { _mm_setcsr(value); }
+#elif defined(__aarch64__)
+  using Register = std::uint64_t;
+  static constexpr Register kIeee = 0;
+  static Register get() {
+    Register value;
+    asm volatile("mrs %0, fpcr" : "=r"(value));
+    return value;
+  }
+  static void set(Register value) { asm volatile("msr fpcr, %0" ::"r"(value) : "memory"); }
+#else
+  using Register = std::uint32_t;
+  static constexpr Register kIeee = 0;
+  static Register get() { return 0; }
+  static void set(Register) {}
 #endif
+
+ private:
+  Register before_;
 };
 
 }  // namespace flotilla

@@ -106,5 +106,10 @@ inline constexpr float kSmallestAmax = 0x1p-100f;  // a group below becomes all 
 KernelTable scalar_kernels(bool two_bytes);
 KernelTable avx2_kernels(bool two_bytes);
 KernelTable avx512_kernels(bool two_bytes);
+KernelTable neon_kernels(bool two_bytes);
+KernelTable neon_dot_kernels(bool two_bytes);  // with the dot-product extension
+
+enum class Isa;                                   // engine/engine.h
+KernelTable kernels_of(Isa isa, bool two_bytes);  // one that supported_isas() lists
 
 }  // namespace flotilla

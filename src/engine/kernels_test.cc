@@ -19,7 +19,9 @@
 
 namespace flotilla {
 
+#if defined(__x86_64__)
 KernelTable emulated_avx512_kernels(bool two_bytes);  // simde/avx512_by_simde.cc
+#endif
 
 namespace {
 
@@ -31,11 +33,10 @@ struct NamedKernels {
 std::vector<NamedKernels> vector_kernels(bool two_bytes) {
   std::vector<NamedKernels> all;
   for (const Isa isa : supported_isas()) {
-    if (isa == Isa::kAvx2) {
-      all.push_back({"avx2", avx2_kernels(two_bytes)});
-      all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
-    }
-    if (isa == Isa::kAvx512) all.push_back({"avx512", avx512_kernels(two_bytes)});
+    if (isa != Isa::kScalar) all.push_back({std::string(isa_name(isa)), kernels_of(isa, two_bytes)});
+#if defined(__x86_64__)
+    if (isa == Isa::kAvx2) all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
+#endif
   }
   return all;
 }

@@ -1,4 +1,4 @@
-// The kernels of arithmetic 1 over vectors of 16 floats, shared by the x86 files. The including file defines, in an
+// The kernels of arithmetic 1 over vectors of 16 floats, shared by the vector files. The including file defines, in an
 // anonymous namespace inside flotilla, the type F16 with the operations used below; everything here lands there too.
 // No #pragma once: part of one translation unit a file.
 

@@ -1,6 +1,8 @@
 # Shared by the scripts behind ./run.
 FLOTILLA_VENV="${FLOTILLA_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/flotilla/venv}"
 FLOTILLA_JOBS="${FLOTILLA_JOBS:-$(nproc)}"
+# The libraries of the cross build for aarch64.
+export FLOTILLA_SYSROOT="${FLOTILLA_SYSROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/flotilla/sysroot-aarch64}"
 # Programs find the real model and the oracles through it.
 export FLOTILLA_VENV
 # A second clone finds what the first one compiled.
