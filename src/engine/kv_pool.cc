@@ -3,7 +3,29 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/address_sanitizer.h"
+
 namespace flotilla {
+namespace {
+
+#if defined(FLOTILLA_POISON_KV)
+constexpr bool kPoisons = true;
+#else
+constexpr bool kPoisons = false;
+#endif
+constexpr std::uint16_t kNan = 0x7e00;
+
+}  // namespace
+
+bool KvPool::poisons() { return kPoisons; }
+
+void KvPool::poison(std::int64_t block) {
+  if constexpr (kPoisons) {
+    std::uint16_t* begin = data() + block * elements_;
+    std::fill_n(begin, elements_, kNan);
+    forbid_memory(begin, elements_ * static_cast<std::int64_t>(sizeof(kNan)));
+  }
+}
 
 Result<KvPool> KvPool::create(std::int64_t blocks, std::int64_t elements) {
   KvPool pool;
@@ -12,7 +34,10 @@ Result<KvPool> KvPool::create(std::int64_t blocks, std::int64_t elements) {
   pool.elements_ = elements;
   pool.references_.resize(static_cast<std::size_t>(blocks));
   pool.free_.reserve(static_cast<std::size_t>(blocks));
-  for (std::int64_t block = blocks; block-- > 0;) pool.free_.push_back(static_cast<std::int32_t>(block));
+  for (std::int64_t block = blocks; block-- > 0;) {
+    pool.free_.push_back(static_cast<std::int32_t>(block));
+    pool.poison(block);
+  }
   return pool;
 }
 
@@ -21,10 +46,7 @@ std::int32_t KvPool::take() {
   const std::int32_t block = free_.back();
   free_.pop_back();
   references_[static_cast<std::size_t>(block)] = 1;
-#ifndef NDEBUG
-  constexpr std::uint16_t kNan = 0x7e00;  // whoever reads what was never written gets it in the result
-  std::fill_n(data() + block * elements_, elements_, kNan);
-#endif
+  allow_memory(data() + block * elements_, elements_ * static_cast<std::int64_t>(sizeof(std::uint16_t)));
   return block;
 }
 
@@ -38,7 +60,9 @@ std::int32_t KvPool::copy(std::int32_t block) {
 void KvPool::release(std::int32_t block) {
   std::int32_t& references = references_[static_cast<std::size_t>(block)];
   FLOTILLA_CHECK(references > 0);
-  if (--references == 0) free_.push_back(block);
+  if (--references > 0) return;
+  free_.push_back(block);
+  poison(block);
 }
 
 }  // namespace flotilla

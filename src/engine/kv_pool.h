@@ -10,15 +10,21 @@ namespace flotilla {
 
 // Fixed-size blocks of KV with reference counts. One block holds kBlockTokens positions of all layers. Not thread safe;
 // never allocates after creation.
+//
+// Debug and sanitizer builds poison what holds no KV: blocks are full of NaN until they are written and again once they
+// are released, so that a wrong read ends in an error of the pass. Under AddressSanitizer, touching a block that nobody
+// holds ends the program.
 class KvPool {
  public:
   // elements: half-precision values in one block.
   static Result<KvPool> create(std::int64_t blocks, std::int64_t elements);
 
+  static bool poisons();
+
   std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
   std::int64_t available() const { return static_cast<std::int64_t>(free_.size()); }
 
-  std::int32_t take();  // with one reference; available() > 0. Contents are undefined (NaN in debug builds)
+  std::int32_t take();                    // with one reference; available() > 0. Contents are undefined
   std::int32_t copy(std::int32_t block);  // a new block with the same contents; available() > 0
   void share(std::int32_t block) { ++references_[static_cast<std::size_t>(block)]; }
   void release(std::int32_t block);
@@ -28,6 +34,8 @@ class KvPool {
   std::int64_t stride() const { return elements_; }
 
  private:
+  void poison(std::int64_t block);
+
   PageBuffer memory_;
   std::int64_t elements_ = 0;
   std::vector<std::int32_t> references_;

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include "engine/address_sanitizer.h"
+
 namespace flotilla {
 
 PageBuffer::~PageBuffer() {
-  if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(size_));
+  if (data_ == nullptr) return;
+  allow_memory(data_, size_);  // whoever gets the addresses next knows nothing of what was forbidden
+  munmap(data_, static_cast<std::size_t>(size_));
 }
 
 Result<PageBuffer> PageBuffer::allocate(std::int64_t bytes, std::string_view what) {

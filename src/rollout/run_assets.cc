@@ -10,6 +10,8 @@
 
 namespace flotilla {
 
+static_assert(kRunArithmetic == kArithmetic, "runs are published for the arithmetic that the engine has");
+
 Result<Bytes> cached_artifact(ObjectStore& store, const HubLayout& layout, const Sha256Digest& digest,
                               const std::filesystem::path& cache) {
   const std::filesystem::path path = cache / "artifacts" / digest.to_hex();

@@ -315,5 +315,15 @@ TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
   }
 }
 
+TEST_F(WorkerTest, RefusesARunOfAnArithmeticThatItsEngineLacks) {
+  ToyRun run([](RunSpec& spec) { spec.arithmetic = kArithmetic + 1; });
+  run.publish();
+  run.want(64);
+  const Status status = run_worker(*run.store, options(), sink_, {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.to_string();
+  EXPECT_NE(status.message().find("arithmetic"), std::string::npos) << status.to_string();
+  EXPECT_TRUE(list_all(*run.store, run.layout.rollouts()).value().empty());
+}
+
 }  // namespace
 }  // namespace flotilla

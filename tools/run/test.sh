@@ -14,6 +14,7 @@ for argument in "$@"; do
   esac
 done
 
+[ "$label" = portable ] && exec tools/run/test_portable.sh
 if [ $all -eq 1 ]; then tools/run/setup.sh clang-16 libclang-rt-16-dev; else tools/run/setup.sh; fi
 python3 tools/check_layers.py
 build_preset release
