@@ -18,16 +18,16 @@ struct ByteDot {
 
   template <int kRows>
   static void group(const std::int8_t* q, const std::uint8_t* a, std::int64_t stride, I16* dots) {
+#pragma GCC unroll 16
     for (int k = 0; k < kActivationGroup; k += 4) {
       const int8x16_t first_low = vld1q_s8(q), first_high = vld1q_s8(q + 16);
       const int8x16_t second_low = vld1q_s8(q + 32), second_high = vld1q_s8(q + 48);
       q += 4 * kLanes;
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        std::int16_t pairs[2];
-        __builtin_memcpy(pairs, a + r * stride + k, sizeof(pairs));
-        const int8x16_t first = vreinterpretq_s8_s16(vdupq_n_s16(pairs[0]));
-        const int8x16_t second = vreinterpretq_s8_s16(vdupq_n_s16(pairs[1]));
+        const auto* pairs = reinterpret_cast<const std::int16_t*>(a + r * stride + k);
+        const int8x16_t first = vreinterpretq_s8_s16(vld1q_dup_s16(pairs));
+        const int8x16_t second = vreinterpretq_s8_s16(vld1q_dup_s16(pairs + 1));
         int32x4_t* dot = dots[r].v;
         const auto low = [&](int8x16_t w0, int8x16_t w1) {
           return vmlal_s8(vmull_s8(vget_low_s8(w0), vget_low_s8(first)), vget_low_s8(w1), vget_low_s8(second));
@@ -36,9 +36,13 @@ struct ByteDot {
           return vmlal_high_s8(vmull_high_s8(w0, first), w1, second);
         };
         dot[0] = vpadalq_s16(dot[0], low(first_low, second_low));
+        pin(dot[0]);
         dot[1] = vpadalq_s16(dot[1], high(first_low, second_low));
+        pin(dot[1]);
         dot[2] = vpadalq_s16(dot[2], low(first_high, second_high));
+        pin(dot[2]);
         dot[3] = vpadalq_s16(dot[3], high(first_high, second_high));
+        pin(dot[3]);
       }
     }
   }
@@ -58,8 +62,7 @@ struct WordDot {
         const int16x8_t high = vmovl_high_s8(columns.val[column]);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          std::int16_t activation;
-          __builtin_memcpy(&activation, a + r * stride + 2 * (k + column), sizeof(activation));
+          const std::int16_t activation = reinterpret_cast<const Activation*>(a + r * stride)[k + column];
           int32x4_t* dot = dots[r].v;
           dot[0] = vmlal_n_s16(dot[0], vget_low_s16(low), activation);
           dot[1] = vmlal_high_n_s16(dot[1], low, activation);

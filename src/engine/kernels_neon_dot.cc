@@ -39,6 +39,7 @@ struct QuadDot {
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         dots[r].v[i] = vdotq_laneq_s32(dots[r].v[i], weights, activations[r], kQuad);
+        pin(dots[r].v[i]);
       }
     }
   }

@@ -18,6 +18,9 @@ inline void store_rounded(std::int16_t* p, I16 x) {
   vst1q_s16(p + 8, vcombine_s16(vmovn_s32(x.v[2]), vmovn_s32(x.v[3])));
 }
 
+// Keeps a sum in its register: left alone, the compiler moves the sums about and spills some in the inner loop.
+inline void pin(int32x4_t& sum) { asm volatile("" : "+w"(sum)); }
+
 template <typename Dot>
 bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int64_t row) {
   using Activation = typename Dot::Activation;
