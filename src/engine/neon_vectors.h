@@ -126,3 +126,6 @@ inline std::uint64_t fold_integers(I16 x) {
 inline I16 round(F16 x) {
   return each_integer([&](int i) { return vcvtnq_s32_f32(x.v[i]); });
 }
+
+// Chains of multiply-adds that are under way together, four registers each: few enough for 32.
+inline constexpr int kChains = 6;
