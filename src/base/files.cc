@@ -61,8 +61,12 @@ Result<Container> read_into(const fs::path& path) {
   FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t size, regular_file_size(fd.get(), path));
   Container content(size, 0);
   std::size_t done = 0;
-  while (done < size) {
-    const ssize_t count = ::read(fd.get(), content.data() + done, size - done);
+  while (true) {
+    if (done == content.size()) {
+      if (size > 0) break;
+      content.resize(done + 4096);  // files of /proc say that they are empty
+    }
+    const ssize_t count = ::read(fd.get(), content.data() + done, content.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return errno_status(errno, "read " + path.string());
     if (count == 0) break;

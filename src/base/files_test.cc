@@ -36,6 +36,12 @@ TEST_F(FilesTest, what_is_written_is_read) {
   EXPECT_EQ(entries(), 1u);
 }
 
+TEST_F(FilesTest, a_file_of_the_system_that_says_it_is_empty_is_read_to_its_end) {
+  const auto text = read_text_file("/proc/self/status");
+  ASSERT_TRUE(text.ok()) << text.status().to_string();
+  EXPECT_NE(text->find("VmRSS"), std::string::npos);
+}
+
 TEST_F(FilesTest, missing_parent_folders_are_made) {
   ASSERT_TRUE(write_file_atomically(folder() / "a" / "b" / "file", "x").ok());
   EXPECT_EQ(read_text_file(folder() / "a" / "b" / "file").value(), "x");
