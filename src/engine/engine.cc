@@ -214,6 +214,10 @@ class CpuEngine final : public Engine {
             .tokens_computed = tokens_computed_};
   }
 
+  void give_back(std::int64_t keep_bytes) override {
+    kv_.give_back(keep_bytes / (kv_.stride() * static_cast<std::int64_t>(sizeof(std::uint16_t))));
+  }
+
  private:
   bool is_open(SequenceId id) const {
     return id.value() >= 0 && static_cast<std::size_t>(id.value()) < sequences_.size() && at(id).open;

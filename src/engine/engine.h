@@ -121,6 +121,10 @@ class Engine {
   virtual Result<std::vector<float>> logprobs(std::span<const TokenId> tokens) = 0;
 
   virtual EngineUsage usage() const = 0;
+
+  // Gives memory of free KV blocks back to the system, which page by page is had again when they are used; about
+  // `keep_bytes` of it stay, to be used first.
+  virtual void give_back(std::int64_t keep_bytes) = 0;
 };
 
 }  // namespace flotilla

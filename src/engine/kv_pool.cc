@@ -38,6 +38,7 @@ Result<KvPool> KvPool::create(std::int64_t blocks, std::int64_t elements) {
     pool.free_.push_back(static_cast<std::int32_t>(block));
     pool.poison(block);
   }
+  pool.untouched_ = blocks;
   return pool;
 }
 
@@ -45,6 +46,7 @@ std::int32_t KvPool::take() {
   FLOTILLA_CHECK(!free_.empty());
   const std::int32_t block = free_.back();
   free_.pop_back();
+  untouched_ = std::min(untouched_, available());
   references_[static_cast<std::size_t>(block)] = 1;
   allow_memory(data() + block * elements_, elements_ * static_cast<std::int64_t>(sizeof(std::uint16_t)));
   return block;
@@ -55,6 +57,14 @@ std::int32_t KvPool::copy(std::int32_t block) {
   std::memcpy(data() + fresh * elements_, data() + block * elements_,
               static_cast<std::size_t>(elements_) * sizeof(std::uint16_t));
   return fresh;
+}
+
+void KvPool::give_back(std::int64_t keep) {
+  if constexpr (kPoisons) return;  // poison is to stay
+  const std::int64_t bytes = elements_ * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  for (; untouched_ < available() - keep; ++untouched_) {
+    memory_.discard(free_[static_cast<std::size_t>(untouched_)] * bytes, bytes);
+  }
 }
 
 void KvPool::release(std::int32_t block) {

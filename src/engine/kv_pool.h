@@ -28,6 +28,9 @@ class KvPool {
   std::int32_t copy(std::int32_t block);  // a new block with the same contents; available() > 0
   void share(std::int32_t block) { ++references_[static_cast<std::size_t>(block)]; }
   void release(std::int32_t block);
+  // Gives the memory of free blocks back to the system, but for the `keep` ones released last. Keeps
+  // all where poisons().
+  void give_back(std::int64_t keep);
   bool shared(std::int32_t block) const { return references_[static_cast<std::size_t>(block)] > 1; }
 
   std::uint16_t* data() const { return reinterpret_cast<std::uint16_t*>(memory_.data()); }
@@ -40,6 +43,7 @@ class KvPool {
   std::int64_t elements_ = 0;
   std::vector<std::int32_t> references_;
   std::vector<std::int32_t> free_;  // the one released last is taken first: its memory is warm
+  std::int64_t untouched_ = 0;      // at the beginning of free_: blocks without memory
 };
 
 }  // namespace flotilla

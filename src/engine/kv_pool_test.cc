@@ -119,5 +119,60 @@ TEST_F(PoisonedKv, ReadingABlockThatNobodyHoldsIsCaught) {
 #endif
 }
 
+constexpr std::int64_t kPages = 1 << 16;  // elements: whole pages
+
+// Written all over, then released: the last block first.
+KvPool used_pool(std::int64_t blocks) {
+  KvPool pool = KvPool::create(blocks, kPages).value();
+  for (std::int64_t i = 0; i < blocks; ++i) std::fill_n(pool.data() + pool.take() * kPages, kPages, 7);
+  for (std::int64_t block = blocks; block-- > 0;) pool.release(static_cast<std::int32_t>(block));
+  return pool;
+}
+
+// Memory that was given back reads as zeros.
+std::int64_t blocks_with_memory(const KvPool& pool) {
+  std::int64_t count = 0;
+  for (std::int64_t block = 0; block < pool.total(); ++block) {
+    count += std::any_of(pool.data() + block * kPages, pool.data() + (block + 1) * kPages,
+                         [](std::uint16_t value) { return value != 0; });
+  }
+  return count;
+}
+
+TEST(KvPool, GivesTheMemoryOfFreeBlocksBack) {
+  if (KvPool::poisons()) GTEST_SKIP() << "this build keeps the memory, poisoned";
+  KvPool pool = used_pool(10);
+  EXPECT_EQ(blocks_with_memory(pool), 10);
+  pool.give_back(4);
+  EXPECT_EQ(blocks_with_memory(pool), 4);
+  EXPECT_EQ(pool.data()[3 * kPages], 7) << "those released last are kept";
+  EXPECT_EQ(pool.data()[4 * kPages], 0);
+  pool.give_back(0);
+  EXPECT_EQ(blocks_with_memory(pool), 0);
+  pool.give_back(0);
+}
+
+TEST(KvPool, KeepsTheMemoryOfBlocksInUse) {
+  if (KvPool::poisons()) GTEST_SKIP() << "this build keeps the memory, poisoned";
+  KvPool pool = used_pool(10);
+  const std::int32_t block = pool.take();
+  pool.data()[block * kPages] = 9;
+  pool.give_back(0);
+  EXPECT_EQ(pool.data()[block * kPages], 9);
+  EXPECT_EQ(blocks_with_memory(pool), 1);
+}
+
+TEST(KvPool, UsesBlocksThatWereGivenBackAgain) {
+  if (KvPool::poisons()) GTEST_SKIP() << "this build keeps the memory, poisoned";
+  KvPool pool = used_pool(10);
+  pool.give_back(2);
+  for (std::int64_t i = 0; i < 10; ++i) std::fill_n(pool.data() + pool.take() * kPages, kPages, 5);
+  EXPECT_EQ(pool.available(), 0);
+  EXPECT_EQ(blocks_with_memory(pool), 10);
+  for (std::int32_t block = 0; block < 10; ++block) pool.release(block);
+  pool.give_back(3);
+  EXPECT_EQ(blocks_with_memory(pool), 3);
+}
+
 }  // namespace
 }  // namespace flotilla

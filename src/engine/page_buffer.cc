@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/address_sanitizer.h"
 
@@ -25,6 +26,12 @@ Result<PageBuffer> PageBuffer::allocate(std::int64_t bytes, std::string_view wha
   madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a hint: refusing it is fine
 #endif
   return buffer;
+}
+
+void PageBuffer::discard(std::int64_t offset, std::int64_t bytes) const {
+  const std::int64_t page = sysconf(_SC_PAGESIZE);
+  const std::int64_t begin = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
+  if (begin < end) madvise(data_ + begin, static_cast<std::size_t>(end - begin), MADV_DONTNEED);
 }
 
 }  // namespace flotilla

@@ -23,6 +23,9 @@ class PageBuffer {
   // resource_exhausted when the system refuses, naming `what`.
   static Result<PageBuffer> allocate(std::int64_t bytes, std::string_view what);
 
+  // Gives the whole pages of [offset, offset + bytes) back: zeros again, which cost nothing until they are touched.
+  void discard(std::int64_t offset, std::int64_t bytes) const;
+
   std::uint8_t* data() const { return data_; }
   std::int64_t size() const { return size_; }
 
