@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+#include "base/priority.h"
 #include "base/user_folders.h"
 #include "cli/commands.h"
 #include "cli/run_address.h"
 #include "cli/stop_signals.h"
 #include "config/config.h"
 #include "config/run_config.h"
+#include "rollout/machine_use.h"
 #include "rollout/worker.h"
 #include "rollout/worker_counter.h"
 #include "sync/signing.h"
@@ -39,6 +42,13 @@ Result<WorkConfig> read_config(const WorkOptions& options) {
   return config;
 }
 
+// Of all threads but the one that waits for signals, which is there already.
+void take_priority(Politeness politeness) {
+  if (politeness == Politeness::kGreedy) return;
+  const Status lower = lower_priority(politeness == Politeness::kPolite ? Priority::kIdle : Priority::kLow);
+  if (!lower.ok()) log_warning("worker", "{}", lower.to_string());
+}
+
 // Events go to a folder of the worker for this run and, segment by segment, to the hub.
 Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& layout,
                                            const std::filesystem::path& folder, const std::string& writer) {
@@ -56,6 +66,7 @@ Status work(const WorkOptions& options) {
   StopSignals signals;
   FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
   FLOTILLA_ASSIGN_OR_RETURN(const WorkConfig config, read_config(options));
+  take_priority(config.worker.politeness);
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address));
   WorkerOptions worker;
   worker.layout = address.layout();
@@ -67,6 +78,9 @@ Status work(const WorkOptions& options) {
   worker.state_folder = user_state_folder() / "workers" / hub_folder_name(address.hub);
   worker.threads = config.worker.threads;
   worker.sweep_groups = config.worker.sweep_groups;
+  worker.politeness = config.worker.politeness;
+  auto reader = std::make_shared<MachineUseReader>();
+  worker.machine_use = [reader](std::chrono::nanoseconds now) { return reader->look(now); };
   worker.memory_limit_bytes = config.worker.memory_limit_mib << 20;
   worker.upload_queue = config.worker.upload_queue;
   worker.poll = std::chrono::duration_cast<std::chrono::milliseconds>(config.worker.poll);

@@ -26,6 +26,11 @@ enum class TruncatedEpisodes { kKeep, kMask };
 template <>
 inline constexpr std::array<std::string_view, 2> enum_names<TruncatedEpisodes> = {"keep", "mask"};
 
+// How a worker treats the other programs of its machine.
+enum class Politeness { kPolite, kNormal, kGreedy };
+template <>
+inline constexpr std::array<std::string_view, 3> enum_names<Politeness> = {"polite", "normal", "greedy"};
+
 struct RunSection {
   std::string name;
   std::string hub;
@@ -192,6 +197,7 @@ struct WorkerSection {
   std::string operator_id;
   std::int32_t threads = 1;
   std::int32_t sweep_groups = 0;
+  Politeness politeness = Politeness::kPolite;
   std::int64_t memory_limit_mib = 0;
   Seconds poll{1};
   std::int32_t upload_queue = 16;
@@ -202,6 +208,10 @@ struct WorkerSection {
     v(threads, "threads", "", between(1, 1024), "Threads of the engine");
     v(sweep_groups, "sweep_groups", "groups", between(0, 256),
       "Groups that are decoded together; 0: the worker finds out how many finish most episodes an hour");
+    v(politeness, "politeness",
+      "What it leaves to other programs. polite: idle priority, and a tenth of the time while others use the machine; "
+      "normal: low priority, and half the time while the cores do not suffice; greedy: neither. Under memory pressure "
+      "each of them sweeps fewer groups");
     v(memory_limit_mib, "memory_limit_mib", "MiB", at_least(0),
       "The worker refuses to start when it would need more; 0: what the machine has available");
     v(poll, "poll_seconds", "seconds", between(0.01, 3600), "Between two looks at the hub while it has nothing to do");

@@ -1,6 +1,7 @@
 #include "rollout/sweep.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -60,6 +61,7 @@ class Sweep {
   Result<SweepReport> run(const std::function<Status(FinishedGroup)>& on_group, const std::stop_token& stop) {
     FLOTILLA_RETURN_IF_ERROR(prepare());
     while (report_.groups < std::ssize(groups_)) {
+      if (settings_.between_calls) keep_in_flight(settings_.between_calls());
       if (stop.stop_requested()) return cancelled("sweep: asked to stop");
       FLOTILLA_RETURN_IF_ERROR(admit());
       FLOTILLA_RETURN_IF_ERROR(step(on_group));
@@ -90,10 +92,24 @@ class Sweep {
       }
       group.unfinished = item.episodes;
     }
-    if (groups_.size() > 1) find_trunk();
+    if (groups_.size() > 1 && settings_.share_prefixes) find_trunk();
     report_.prompt_tokens = trunk_.size;
-    for (const GroupInFlight& group : groups_) report_.prompt_tokens += std::ssize(group.prompt) - trunk_.size;
+    for (const GroupInFlight& group : groups_) {
+      const std::int64_t copies = settings_.share_prefixes ? 1 : group.unfinished;
+      report_.prompt_tokens += copies * (std::ssize(group.prompt) - trunk_.size);
+    }
     return ok_status();
+  }
+
+  // Closes the last groups when more than `most` are to be finished.
+  void keep_in_flight(std::int64_t most) {
+    most_in_flight_ = std::max<std::int64_t>(1, most);
+    std::int64_t unfinished = 0;
+    for (GroupInFlight& group : groups_) {
+      if (group.unfinished == 0 || ++unfinished <= most_in_flight_) continue;
+      for (auto& episode : group.episodes) report_.evictions += close(episode->stream);
+      close(group.prompt_stream);
+    }
   }
 
   void find_trunk() {
@@ -151,9 +167,11 @@ class Sweep {
       FLOTILLA_ASSIGN_OR_RETURN(trunk_.sequence, engine_.open());
     }
     if (waiting(trunk_) > 0) return ok_status();
+    std::int64_t unfinished = 0;
     for (GroupInFlight& group : groups_) {
       if (group.unfinished == 0) continue;
-      if (!group.prompt_stream.sequence) {
+      if (++unfinished > most_in_flight_) return ok_status();
+      if (settings_.share_prefixes && !group.prompt_stream.sequence) {
         const std::int64_t shared = trunk_.size / kBlockTokens;
         if (!fits(blocks_of(group.prompt_stream.size) + 1 - shared)) return ok_status();
         FLOTILLA_ASSIGN_OR_RETURN(group.prompt_stream.sequence,
@@ -163,9 +181,11 @@ class Sweep {
       for (auto& episode : group.episodes) {
         if (episode->stream.sequence || episode->builder.ended()) continue;
         // The prompt's last block is shared until the episode writes into it.
-        const std::int64_t shared = group.prompt_stream.size / kBlockTokens;
+        const std::int64_t shared = settings_.share_prefixes ? group.prompt_stream.size / kBlockTokens : 0;
         if (!fits(blocks_of(episode->stream.size) - shared)) return ok_status();
-        FLOTILLA_ASSIGN_OR_RETURN(episode->stream.sequence, engine_.fork(*group.prompt_stream.sequence));
+        FLOTILLA_ASSIGN_OR_RETURN(episode->stream.sequence, settings_.share_prefixes
+                                                                ? engine_.fork(*group.prompt_stream.sequence)
+                                                                : engine_.open());
       }
     }
     return ok_status();
@@ -263,9 +283,12 @@ class Sweep {
     return true;
   }
 
-  void close(Stream& stream) {
-    if (stream.sequence) engine_.close(*stream.sequence);
+  // False when it was not open.
+  bool close(Stream& stream) {
+    if (!stream.sequence) return false;
+    engine_.close(*stream.sequence);
     stream.sequence.reset();
+    return true;
   }
 
   Engine& engine_;
@@ -274,6 +297,7 @@ class Sweep {
   const std::span<const SweepItem> items_;
   std::vector<GroupInFlight> groups_;
   Stream trunk_;  // what all prompts begin with, in whole blocks; empty when there is one group
+  std::int64_t most_in_flight_ = std::numeric_limits<std::int64_t>::max();  // groups
   std::size_t first_stream_ = 0;
   SweepReport report_;
 };
@@ -291,7 +315,8 @@ Result<SweepReport> run_sweep(Engine& engine, const EpisodeRules& rules, const S
 }
 
 std::int64_t sweep_blocks_max(const EpisodeRules& rules, std::int32_t prompt_tokens, std::int64_t groups,
-                              std::int64_t group_size) {
+                              std::int64_t group_size, bool share_prefixes) {
+  if (!share_prefixes) return groups * group_size * blocks_of(longest_episode(rules, prompt_tokens));
   const std::int64_t shared = (prompt_tokens - 1) / kBlockTokens;
   const std::int64_t own = blocks_of(longest_episode(rules, prompt_tokens)) - shared;
   return groups * (shared + 1 + group_size * own);

@@ -20,6 +20,12 @@ struct SweepSettings {
   Sha256Digest state;
   // Tokens of one forward call. Never changes a result; more is faster up to some 64, less answers a stop sooner.
   std::int32_t rows_per_call = 64;
+  // What prompts have in common is computed once and forked. Never changes a result; off, each episode computes its own
+  // prompt, to measure what sharing saves.
+  bool share_prefixes = true;
+  // Called before each forward call; may take its time. Returns how many groups may be in flight, at least 1: those
+  // beyond are closed, the last ones first, and computed again later.
+  std::function<std::int64_t()> between_calls = {};
 };
 
 // One group to be decoded.
@@ -38,7 +44,7 @@ struct FinishedGroup {
 struct SweepReport {
   std::int64_t groups = 0;
   std::int64_t episodes = 0;
-  std::int64_t prompt_tokens = 0;  // what all prompts begin with once, and the rest of each
+  std::int64_t prompt_tokens = 0;  // what all prompts begin with once, and the rest of each; or each episode's own
   std::int64_t model_tokens = 0;
   std::int64_t environment_tokens = 0;
   std::int64_t calls = 0;      // of Engine::forward
@@ -60,7 +66,7 @@ Result<SweepReport> run_sweep(Engine& engine, const EpisodeRules& rules, const S
 
 // KV blocks that no sweep of `groups` groups can exceed; and the least with which one episode always fits.
 std::int64_t sweep_blocks_max(const EpisodeRules& rules, std::int32_t prompt_tokens, std::int64_t groups,
-                              std::int64_t group_size);
+                              std::int64_t group_size, bool share_prefixes = true);
 std::int64_t sweep_blocks_min(const EpisodeRules& rules, std::int32_t prompt_tokens);
 
 }  // namespace flotilla

@@ -39,6 +39,7 @@ class WatchedEngine final : public Engine {
   }
   Result<std::vector<float>> logprobs(std::span<const TokenId> tokens) override { return engine_->logprobs(tokens); }
   EngineUsage usage() const override { return engine_->usage(); }
+  void give_back(std::int64_t keep_bytes) override { engine_->give_back(keep_bytes); }
 
  private:
   std::unique_ptr<Engine> engine_;
@@ -225,6 +226,62 @@ TEST(Sweep, OfGroupsOfOnePromptHasTheWholePromptAsTrunk) {
   Groups alone;
   for (std::size_t i = 0; i < 2; ++i) alone[i] = sweep(*toy_engine(), toy, std::span(&items[i], 1)).groups.at(0);
   for (const std::int64_t blocks : {9, 12, 20, 1000}) expect_same(sweep(*toy_engine(blocks), toy, items).groups, alone);
+}
+
+TEST(Sweep, GivesTheSameWithoutSharedPrefixes) {
+  Toy toy;
+  toy.environment.system_ = std::string(40, 'a');
+  const auto items = toy.items(5, 4);
+  const Outcome shared = sweep(*toy_engine(), toy, items);
+  SweepSettings settings = kSettings;
+  settings.share_prefixes = false;
+  std::int32_t longest = 0;
+  std::int64_t prompts = 0;
+  for (const auto& [item, group] : shared.groups) {
+    longest = std::max(longest, group.prompt_tokens);
+    prompts += group.prompt_tokens;
+  }
+  std::int64_t evictions = 0;
+  for (const std::int64_t blocks : {9, 12, 20, 1000}) {
+    const auto engine = toy_engine(blocks);
+    const Outcome outcome = sweep(*engine, toy, items, settings);
+    expect_same(outcome.groups, shared.groups);
+    EXPECT_EQ(outcome.report.prompt_tokens, 4 * prompts);
+    EXPECT_GE(engine->usage().tokens_computed, 4 * (prompts - 5));
+    evictions += outcome.report.evictions;
+  }
+  EXPECT_GT(evictions, 0);
+  const std::int64_t most = sweep_blocks_max(toy.rules, longest, 5, 4, false);
+  EXPECT_EQ(sweep(*toy_engine(most), toy, items, settings).report.evictions, 0);
+}
+
+TEST(Sweep, GoesOnWithFewerGroupsWhenTold) {
+  Toy toy;
+  const auto items = toy.items(6, 3);
+  const Outcome reference = sweep(*toy_engine(), toy, items);
+  for (const bool share : {true, false}) {
+    WatchedEngine engine;
+    SweepSettings settings = kSettings;
+    settings.share_prefixes = share;
+    std::int64_t most = 0;
+    settings.between_calls = [&] { return most = std::int64_t{1} << (engine.calls.size() / 5 % 3); };
+    engine.before_forward = [&] {
+      // Episodes, and the prompts and the trunk that they share.
+      EXPECT_LE(engine.usage().sequences, most * 3 + (share ? most + 1 : 0));
+      return ok_status();
+    };
+    const Outcome outcome = sweep(engine, toy, items, settings);
+    expect_same(outcome.groups, reference.groups);
+    EXPECT_GT(outcome.report.evictions, 0);
+  }
+}
+
+TEST(Sweep, KeepsOneGroupInFlightAtLeast) {
+  Toy toy;
+  const auto items = toy.items(3, 2);
+  SweepSettings settings = kSettings;
+  settings.between_calls = [] { return 0; };
+  expect_same(sweep(*toy_engine(), toy, items, settings).groups, sweep(*toy_engine(), toy, items).groups);
 }
 
 TEST(Sweep, CountsWhatItDid) {

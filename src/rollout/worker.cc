@@ -28,7 +28,8 @@ using std::chrono::nanoseconds;
 
 double seconds_of(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
-constexpr std::int64_t kMostSequences = 128;  // of a sweep whose size is not given: more only take longer
+constexpr std::int64_t kMostSequences = 128;      // of a sweep whose size is not given: more only take longer
+constexpr std::int64_t kSpareKvBytes = 32 << 20;  // of free KV blocks that the worker keeps while memory is not short
 
 // Requests a stop of its own when `grace` has passed since `stop` was requested.
 class GracePeriod {
@@ -69,7 +70,8 @@ class Worker {
         operator_(options.operator_name.empty() ? id_.value() : options.operator_name),
         retrier_(options.retry, xxh3_64(as_bytes(id_.value())), events, clock),
         grace_(stop_, options.stop_grace),
-        wish_(options.patience) {}
+        wish_(options.patience),
+        courtesy_(options.politeness, options.threads) {}
 
   Result<WorkerReport> run() {
     const Status status = work();
@@ -108,7 +110,8 @@ class Worker {
       if (head->state == RunState::kFinished) return ok_status();
       const std::int64_t room = options_.upload_queue - uploader_->waiting();
       if (point_) point_->see(head->version, clock_.monotonic());
-      const std::int64_t most = point_ ? point_->groups() : options_.sweep_groups;
+      look();
+      const std::int64_t most = courtesy_.next_groups(point_ ? point_->groups() : options_.sweep_groups);
       const std::int64_t groups = wish_.take(*head, std::min(most, room), uploader_->uploaded(), clock_.monotonic());
       if (groups == 0) {
         FLOTILLA_RETURN_IF_ERROR(wait(wish_.reason()));
@@ -209,7 +212,8 @@ class Worker {
                                  .sampling = sampling(),
                                  .version = version_->version,
                                  .state = version_->state_digest,
-                                 .rows_per_call = options_.rows_per_call};
+                                 .rows_per_call = options_.rows_per_call,
+                                 .between_calls = [this, groups] { return between_calls(groups); }};
     tell("working");
     begun_ += groups;
     double reward = 0;
@@ -220,10 +224,12 @@ class Worker {
       return this->ship(group, reward);
     };
     const nanoseconds begin = clock_.monotonic();
+    computing_since_ = begin;
+    limited_ = false;
     FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report,
                               run_sweep(*engine_, assets_.rules, settings, items, ship, grace_.token()));
     const nanoseconds duration = clock_.monotonic() - begin;
-    if (point_) point_->add(report.groups, report.episodes, duration);
+    if (point_ && !limited_) point_->add(report.groups, report.episodes, duration);
     const double seconds = seconds_of(duration);
     tokens_per_second_ = seconds > 0 ? static_cast<double>(report.model_tokens) / seconds : 0;
     events_.emit({"worker.sweep",
@@ -236,6 +242,31 @@ class Worker {
                    {"seconds", seconds},
                    {"tokens_per_second", tokens_per_second_}}});
     return ok_status();
+  }
+
+  // Sees what others do on the machine, when the last look is some time ago, and gives memory back that is not in use.
+  void look() {
+    const nanoseconds now = clock_.monotonic();
+    if (!options_.machine_use || (looked_ && now - *looked_ < options_.look_interval)) return;
+    looked_ = now;
+    const double time_before = courtesy_.time_share(), memory_before = courtesy_.memory_share();
+    courtesy_.see(options_.machine_use(now));
+    engine_->give_back(courtesy_.memory_share() < 1 ? 0 : kSpareKvBytes);
+    const double time = courtesy_.time_share(), memory = courtesy_.memory_share();
+    if (time == time_before && memory == memory_before) return;
+    events_.emit({"worker.limit", {{"time_share", time}, {"memory_share", memory}}});
+    log_info("worker", "computes {:.0f} % of the time, {:.3g} % of its groups", 100 * time, 100 * memory);
+  }
+
+  // Groups that the sweep may go on with.
+  std::int64_t between_calls(std::int64_t groups) {
+    const nanoseconds rest = courtesy_.rest_after(clock_.monotonic() - computing_since_);
+    if (rest.count() > 0) wait_unless_stopped(grace_.token(), std::chrono::ceil<milliseconds>(rest));
+    look();
+    computing_since_ = clock_.monotonic();
+    const std::int64_t resident = courtesy_.resident_groups(groups);
+    if (courtesy_.time_share() < 1 || resident < groups) limited_ = true;
+    return resident;
   }
 
   GroupIdentity identity_of(std::uint64_t counter, std::uint64_t task) const {
@@ -319,6 +350,10 @@ class Worker {
   Retrier retrier_;
   GracePeriod grace_;
   Wish wish_;
+  Courtesy courtesy_;
+  std::optional<nanoseconds> looked_;
+  nanoseconds computing_since_{0};       // the last rest
+  bool limited_ = false;                 // in the present sweep: its speed says nothing about its size
   std::optional<OperatingPoint> point_;  // unless the number of groups is fixed
 
   RunAssets assets_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -10,6 +11,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "rollout/courtesy.h"
+#include "rollout/machine_use.h"
 #include "rollout/retry.h"
 #include "rollout/run_assets.h"
 #include "store/object_store.h"
@@ -28,10 +31,14 @@ struct WorkerOptions {
   std::filesystem::path state_folder;     // WorkerCounter; may be shared by workers, not by hubs with runs of one name
   int threads = 1;
   Isa isa = Isa::kAuto;
-  std::int32_t sweep_groups = 0;        // groups that are decoded together, at most; 0: OperatingPoint chooses
-  std::int32_t rows_per_call = 64;      // SweepSettings
-  std::int64_t memory_limit_bytes = 0;  // 0: what the machine has available
-  std::int32_t upload_queue = 16;       // no sweep begins while so many groups wait for upload
+  std::int32_t sweep_groups = 0;                // groups that are decoded together, at most; 0: OperatingPoint chooses
+  std::int32_t rows_per_call = 64;              // SweepSettings
+  std::int64_t memory_limit_bytes = 0;          // 0: what the machine has available
+  Politeness politeness = Politeness::kPolite;  // Courtesy; the priority of this thread is the caller's to lower
+  // A look at the machine for Courtesy; empty: nothing limits the worker.
+  std::function<MachineUse(std::chrono::nanoseconds now)> machine_use;
+  std::chrono::milliseconds look_interval{1'000};  // between two looks
+  std::int32_t upload_queue = 16;                  // no sweep begins while so many groups wait for upload
   std::chrono::milliseconds poll{1'000};
   std::chrono::milliseconds patience{30'000};         // Wish
   std::chrono::milliseconds status_interval{60'000};  // between two status objects
@@ -50,6 +57,9 @@ struct WorkerReport {
 // sweep with the newest version, which is swapped in between sweeps; groups go to the hub as their last episode ends,
 // beside the next sweep. May begin and end at any time: the counters of a sweep are spent before it starts, so that a
 // worker which is killed costs its groups in flight and nothing else.
+//
+// What others do on the machine limits it as Courtesy says: it rests between forward calls, or goes on with fewer
+// groups and gives memory of the others back.
 //
 // When asked to stop, the sweep under way and the uploads get `stop_grace`; then they are dropped, within one forward
 // call. While the hub is away, operations are tried again as `retry` says. Errors: those of open_run_assets() and

@@ -304,6 +304,65 @@ TEST_F(WorkerTest, FindsOutHowManyGroupsToSweep) {
   EXPECT_EQ(groups.at(2), 2) << "one group is measured twice, then two";
 }
 
+TEST_F(WorkerTest, TakesLessWhileOthersUseTheMachine) {
+  run_.publish();
+  run_.want(10'000);
+  WorkerOptions options = this->options();
+  options.sweep_groups = 16;
+  options.upload_queue = 100;
+  options.look_interval = milliseconds(0);
+  std::atomic<int> phase{0};  // quiet, a foreground load, want of memory
+  std::int64_t seconds = 0;
+  options.machine_use = [&](std::chrono::nanoseconds) {
+    return MachineUse{.time = std::chrono::seconds(++seconds),
+                      .cores = 2,
+                      .foreground = phase == 1 ? 2 : 0,
+                      .memory_free = phase == 2 ? 0.01 : 0.5};
+  };
+  Running worker = start(options);
+  const auto sweeps_of = [&](std::int64_t groups) {
+    const auto sweeps = sink_.events("worker.sweep");
+    return std::ranges::count_if(sweeps, [&](const auto& sweep) { return sweep["groups"] == groups; });
+  };
+  ASSERT_TRUE(sink_.wait_for("worker.sweep", 2));
+  EXPECT_EQ(sweeps_of(16), 2);
+  phase = 1;
+  ASSERT_TRUE(sink_.wait_for("worker.limit"));
+  EXPECT_EQ(sink_.events("worker.limit")[0]["time_share"], 0.1);
+  // The sweep under way ends as it began; those after it are small.
+  ASSERT_TRUE(sink_.wait_for("worker.sweep", sink_.events("worker.sweep").size() + 3));
+  EXPECT_GE(sweeps_of(1), 1);
+  phase = 2;
+  const auto no_memory = [](const auto& limit) { return limit["memory_share"] == 1.0 / 256; };
+  for (std::size_t limits = 1; std::ranges::none_of(sink_.events("worker.limit"), no_memory); ++limits) {
+    ASSERT_TRUE(sink_.wait_for("worker.limit", limits));
+  }
+  phase = 0;
+  const auto none = [](const auto& limit) { return limit["memory_share"] == 1.0 && limit["time_share"] == 1.0; };
+  for (std::size_t limits = 1; std::ranges::none_of(sink_.events("worker.limit"), none); ++limits) {
+    ASSERT_TRUE(sink_.wait_for("worker.limit", limits));
+  }
+  const auto before = sweeps_of(16);
+  ASSERT_TRUE(sink_.wait_for("worker.sweep", sink_.events("worker.sweep").size() + 3));
+  EXPECT_GT(sweeps_of(16), before);
+  ASSERT_TRUE(worker.end().ok());
+}
+
+TEST_F(WorkerTest, LeavesInARest) {
+  run_.publish();
+  run_.want(10'000);
+  WorkerOptions options = this->options();
+  options.look_interval = milliseconds(0);
+  options.stop_grace = milliseconds(0);
+  std::int64_t seconds = 0;
+  options.machine_use = [&](std::chrono::nanoseconds) {
+    return MachineUse{.time = std::chrono::seconds(++seconds), .cores = 2, .foreground = 2};
+  };
+  Running worker = start(options);
+  ASSERT_TRUE(sink_.wait_for("worker.limit"));
+  ASSERT_TRUE(worker.end().ok());
+}
+
 TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
   for (const auto change : std::initializer_list<void (*)(WorkerOptions&)>{
            [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = -1; },

@@ -49,7 +49,8 @@ class Fleet:
                           str(packaged_model()), "--run.folder", str(self.folder / "learner"), *self.overrides)
 
     def worker(self, name: str, *more: str) -> subprocess.Popen:
-        return self.start(name, "work", self.address, "--name", name, "--worker.threads", "1", *more)
+        return self.start(name, "work", self.address, "--name", name, "--worker.threads", "1",
+                          "--worker.politeness", "greedy", *more)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run([BIN / "flotilla", *arguments], env=self.environment, capture_output=True, text=True)
