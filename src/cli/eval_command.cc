@@ -83,6 +83,9 @@ void add_eval_command(CLI::App& app, Action& action) {
   command->add_option("--questions", evaluation.questions, "Held-out tasks")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
+  command->add_option("--skip", evaluation.skip, "Tasks of the seed's order to leave out before the first one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000000));
   command->add_option("--samples", evaluation.samples, "Episodes a task")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
@@ -98,6 +101,9 @@ void add_eval_command(CLI::App& app, Action& action) {
   command->add_option("--questions-per-sweep", evaluation.questions_per_sweep, "Questions that are decoded together")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  command->add_flag("!--no-prefix", evaluation.share_prefixes,
+                    "Compute each episode's prompt by itself: the same result for more work, to measure what sharing "
+                    "saves");
   command->add_option("--examples", options->examples, "Episodes to print")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000));

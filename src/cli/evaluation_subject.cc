@@ -67,6 +67,7 @@ Result<Evaluation> evaluate_subject(const EvaluationSubject& subject, const Eval
                             }));
   demand.groups = request.options.questions_per_sweep;
   demand.group_size = request.options.samples;
+  demand.share_prefixes = request.options.share_prefixes;
   demand.rows_per_call = request.options.rows_per_call;
   FLOTILLA_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(subject.description, rules, demand, available_memory()));
   options.kv_blocks = plan.kv_blocks;

@@ -37,13 +37,14 @@ std::vector<double> pass_rates(const Evaluation& evaluation, std::int32_t k) {
 }
 
 Status check_options(const EvaluateOptions& options, std::uint64_t tasks) {
-  if (options.questions < 1 || options.samples < 1 || options.questions_per_sweep < 1) {
-    return invalid_argument(fmt::format("evaluation of {} questions, {} samples, {} questions a sweep",
-                                        options.questions, options.samples, options.questions_per_sweep));
+  if (options.questions < 1 || options.skip < 0 || options.samples < 1 || options.questions_per_sweep < 1) {
+    return invalid_argument(fmt::format("evaluation of {} questions after {}, {} samples, {} questions a sweep",
+                                        options.questions, options.skip, options.samples, options.questions_per_sweep));
   }
-  if (static_cast<std::uint64_t>(options.questions) > tasks) {
-    return invalid_argument(fmt::format("evaluation of {} questions, the {} split has {}", options.questions,
-                                        split_name(options.split), tasks));
+  const auto questions = static_cast<std::uint64_t>(options.questions), skip = static_cast<std::uint64_t>(options.skip);
+  if (questions > tasks || skip > tasks - questions) {
+    return invalid_argument(fmt::format("evaluation of {} questions after {}, the {} split has {}", options.questions,
+                                        options.skip, split_name(options.split), tasks));
   }
   return ok_status();
 }
@@ -59,6 +60,7 @@ class Tally {
     for (const Episode& episode : group.episodes) {
       result.passed += episode.reward >= kPassReward;
       result.reward += episode.reward / static_cast<double>(group.episodes.size());
+      result.turns += static_cast<double>(episode.turns.size()) / static_cast<double>(group.episodes.size());
       truncated_ += episode.end == EpisodeEnd::kTokenLimit || episode.end == EpisodeEnd::kContext;
       for (const auto& [name, value] : episode.metrics) metrics_[name] += value;
     }
@@ -76,9 +78,13 @@ class Tally {
     const auto episodes = static_cast<double>(evaluation_.work.episodes);
     evaluation_.truncated = static_cast<double>(truncated_) / episodes;
     for (const auto& [name, sum] : metrics_) evaluation_.metrics[name] = sum / episodes;
-    std::vector<double> rewards;
-    for (const QuestionResult& question : evaluation_.questions) rewards.push_back(question.reward);
+    std::vector<double> rewards, turns;
+    for (const QuestionResult& question : evaluation_.questions) {
+      rewards.push_back(question.reward);
+      turns.push_back(question.turns);
+    }
     evaluation_.reward = mean_estimate(rewards);
+    evaluation_.turns = mean_estimate(turns);
     for (const std::int32_t k : attempts_of(evaluation_.options.samples)) {
       evaluation_.pass_at_k[k] = mean_estimate(pass_rates(evaluation_, k));
     }
@@ -136,7 +142,8 @@ Result<Evaluation> evaluate(Engine& engine, const EpisodeRules& rules, const Eva
   for (std::int64_t first = 0; first < options.questions; first += options.questions_per_sweep) {
     std::vector<SweepItem> items;
     for (std::int64_t i = first; i < std::min(options.questions, first + options.questions_per_sweep); ++i) {
-      const std::uint64_t index = assigned_task(options.seed, kEvaluator, static_cast<std::uint64_t>(i), tasks);
+      const std::uint64_t index =
+          assigned_task(options.seed, kEvaluator, static_cast<std::uint64_t>(options.skip + i), tasks);
       FLOTILLA_ASSIGN_OR_RETURN(Task task, environment.task(options.split, index));
       items.push_back({.task = std::move(task),
                        .sample_group = evaluation_group(options.split, index),
@@ -146,7 +153,8 @@ Result<Evaluation> evaluate(Engine& engine, const EpisodeRules& rules, const Eva
                                  .sampling = options.sampling,
                                  .version = {},
                                  .state = {},
-                                 .rows_per_call = options.rows_per_call};
+                                 .rows_per_call = options.rows_per_call,
+                                 .share_prefixes = options.share_prefixes};
     const auto on_group = [&](const FinishedGroup& group) {
       tally.add(static_cast<std::size_t>(first) + group.item, items[group.item].task, group);
       if (progress) progress(++done);
@@ -154,6 +162,7 @@ Result<Evaluation> evaluate(Engine& engine, const EpisodeRules& rules, const Eva
     };
     FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report, run_sweep(engine, rules, settings, items, on_group, stop));
     add_work(evaluation.work, report);
+    ++evaluation.sweeps;
   }
   tally.finish();
   evaluation.seconds = std::chrono::duration<double>(clock.monotonic() - start).count();

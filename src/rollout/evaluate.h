@@ -24,11 +24,13 @@ inline constexpr double kPassReward = 1;  // an episode passes when its reward i
 struct EvaluateOptions {
   Split split = Split::kHeldOut;
   std::int64_t questions = 250;
+  std::int64_t skip = 0;     // questions before the first one: evaluations of other parts of the order share none
   std::int32_t samples = 2;  // episodes a question
   SamplingParams sampling;
   std::uint64_t seed = 0;
   std::int64_t questions_per_sweep = 64;
   std::int32_t rows_per_call = 64;  // SweepSettings
+  bool share_prefixes = true;       // SweepSettings
   std::int32_t examples = 3;        // questions whose first episode is kept to be read: the first ones
 };
 
@@ -48,6 +50,7 @@ struct QuestionResult {
   std::uint64_t task = 0;
   std::int32_t passed = 0;  // episodes, of EvaluateOptions::samples
   double reward = 0;        // mean
+  double turns = 0;         // of the model, mean
 };
 
 struct ExampleEpisode {
@@ -63,15 +66,17 @@ struct Evaluation {
   std::vector<QuestionResult> questions;       // in the order that options fix
   std::map<std::int32_t, Estimate> pass_at_k;  // for 1, 2, 4, ... and the number of samples
   Estimate reward;
+  Estimate turns;
   double truncated = 0;                   // share of episodes that a token or context limit cut off
   std::map<std::string, double> metrics;  // of the environment, means over episodes
   std::vector<ExampleEpisode> examples;
   SweepReport work;
+  std::int64_t sweeps = 0;
   double seconds = 0;
 };
 
 // Answers the questions with the weights that the engine holds. `progress` is told the number of questions that are
-// done. invalid_argument for more questions than the split has or numbers below 1; cancelled on `stop`; else as
+// done. invalid_argument for more questions than the split has or numbers out of range; cancelled on `stop`; else as
 // run_sweep().
 Result<Evaluation> evaluate(Engine& engine, const EpisodeRules& rules, const EvaluateOptions& options,
                             const std::function<void(std::int64_t done)>& progress = {}, std::stop_token stop = {},

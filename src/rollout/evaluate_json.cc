@@ -19,6 +19,7 @@ json to_json(const ExampleEpisode& example) {
 
 json options_to_json(const EvaluateOptions& options) {
   return {{"split", split_name(options.split)},
+          {"skip", options.skip},
           {"samples", options.samples},
           {"seed", options.seed},
           {"temperature", options.sampling.temperature},
@@ -35,15 +36,19 @@ json evaluation_to_json(const Evaluation& evaluation) {
   json& rates = result["pass_at_k"] = json::object();
   for (const auto& [k, estimate] : evaluation.pass_at_k) rates[std::to_string(k)] = to_json(estimate);
   result["reward"] = to_json(evaluation.reward);
+  result["turns"] = to_json(evaluation.turns);
   result["truncated"] = evaluation.truncated;
   result["metrics"] = evaluation.metrics;
   result["model_tokens"] = evaluation.work.model_tokens;
   result["prompt_tokens"] = evaluation.work.prompt_tokens;
   result["environment_tokens"] = evaluation.work.environment_tokens;
+  result["sweeps"] = evaluation.sweeps;
+  result["evictions"] = evaluation.work.evictions;
   result["seconds"] = evaluation.seconds;
   json& questions = result["by_question"] = json::array();
   for (const QuestionResult& question : evaluation.questions) {
-    questions.push_back({{"task", question.task}, {"passed", question.passed}, {"reward", question.reward}});
+    questions.push_back(
+        {{"task", question.task}, {"passed", question.passed}, {"reward", question.reward}, {"turns", question.turns}});
   }
   json& examples = result["examples"] = json::array();
   for (const ExampleEpisode& example : evaluation.examples) examples.push_back(to_json(example));

@@ -41,6 +41,48 @@ Evaluation run(const EvaluateOptions& options, Engine& engine) {
   return std::move(evaluation).value();
 }
 
+bool same_questions(const Evaluation& a, const Evaluation& b) {
+  return std::ranges::equal(a.questions, b.questions, [](const QuestionResult& x, const QuestionResult& y) {
+    return x.task == y.task && x.passed == y.passed && x.reward == y.reward && x.turns == y.turns;
+  });
+}
+
+TEST(Evaluate, DoesNotDependOnBatchAndSharing) {
+  const Evaluation reference = run(options(), *toy_engine());
+  EXPECT_EQ(reference.sweeps, 4);
+  EXPECT_GE(reference.turns.value, 1);
+  EXPECT_GT(reference.turns.standard_error, 0);
+  for (const std::int64_t batch : {1, 20}) {
+    for (const bool share : {true, false}) {
+      EvaluateOptions other = options();
+      other.questions_per_sweep = batch;
+      other.share_prefixes = share;
+      const Evaluation evaluation = run(other, *toy_engine());
+      EXPECT_TRUE(same_questions(evaluation, reference));
+      EXPECT_EQ(evaluation.sweeps, 20 / batch);
+      EXPECT_EQ(evaluation.work.model_tokens, reference.work.model_tokens);
+      if (!share) EXPECT_GE(evaluation.work.prompt_tokens, 3 * reference.work.prompt_tokens);
+    }
+  }
+}
+
+TEST(Evaluate, OfOtherPartsOfTheOrderSharesNoQuestions) {
+  const Evaluation all = run(options(), *toy_engine());
+  EvaluateOptions part = options();
+  part.questions = 8;
+  part.skip = 12;
+  const Evaluation tail = run(part, *toy_engine());
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(tail.questions[i].task, all.questions[12 + i].task);
+    EXPECT_EQ(tail.questions[i].reward, all.questions[12 + i].reward);
+  }
+  Toy toy;
+  part.skip = 43;
+  EXPECT_EQ(evaluate(*toy_engine(), toy.rules, part).status().code(), StatusCode::kInvalidArgument) << "of 50";
+  part.skip = -1;
+  EXPECT_EQ(evaluate(*toy_engine(), toy.rules, part).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(Evaluate, CountsWhatPassed) {
   const Evaluation evaluation = run(options(), *toy_engine());
   ASSERT_EQ(evaluation.questions.size(), 20u);

@@ -72,7 +72,8 @@ Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules
   plan.versions_bytes = 3 * state_bytes(model);
   const std::int64_t block_bytes = engine_bytes(1) - engine_bytes(0);
   const std::int64_t least = sweep_blocks_min(rules, demand.prompt_tokens);
-  const std::int64_t most = sweep_blocks_max(rules, demand.prompt_tokens, demand.groups, demand.group_size);
+  const std::int64_t most =
+      sweep_blocks_max(rules, demand.prompt_tokens, demand.groups, demand.group_size, demand.share_prefixes);
   const std::int64_t room = (available - plan.versions_bytes - engine_bytes(0)) / block_bytes;
   if (room < least) {
     return resource_exhausted(fmt::format(

@@ -18,6 +18,7 @@ struct MemoryDemand {
   std::int32_t prompt_tokens = 0;
   std::int64_t groups = 1;  // of a sweep
   std::int64_t group_size = 1;
+  bool share_prefixes = true;  // SweepSettings
   std::int32_t rows_per_call = 64;
 };
 
