@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <bit>
+#include <thread>
 
+#include "base/thread_pool.h"
 #include "model/grid.h"
 
 namespace flotilla {
@@ -48,10 +51,12 @@ Sha256Digest merkle_root(std::span<const Sha256Digest> leaves) {
 
 Sha256Digest state_digest(const ModelDescription& description, const GridState& state) {
   FLOTILLA_CHECK(state.tensors.size() == description.tensors.size());
-  std::vector<Sha256Digest> leaves;
-  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    leaves.push_back(tensor_digest(description.tensors[i], state.tensors[i]));
-  }
+  std::vector<Sha256Digest> leaves(state.tensors.size());
+  ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  pool.run(std::ssize(leaves), [&](std::int64_t tensor, int) {
+    const auto i = static_cast<std::size_t>(tensor);
+    leaves[i] = tensor_digest(description.tensors[i], state.tensors[i]);
+  });
   return merkle_root(leaves);
 }
 

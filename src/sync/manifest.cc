@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 
 #include <fmt/format.h>
 
+#include "base/thread_pool.h"
 #include "sync/delta.h"
 #include "sync/signed_json.h"
 
@@ -52,13 +54,23 @@ StoredObject describe_object(ByteSpan bytes) {
   return object;
 }
 
-Status check_object(const StoredObject& object, ByteSpan bytes) {
-  if (bytes.size() != object.size)
-    return data_loss(fmt::format("has {} bytes; expected {}", bytes.size(), object.size));
-  if (sha256(bytes) != object.sha256) {
-    return data_loss(fmt::format("has the SHA-256 {}; expected {}", sha256(bytes).to_hex(), object.sha256.to_hex()));
+std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes) {
+  FLOTILLA_CHECK(bytes.size() == object.size);
+  const std::size_t chunks = object.chunks.size();
+  std::vector<std::uint8_t> right(chunks);
+  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  ThreadPool pool(static_cast<int>(std::clamp<std::size_t>(chunks, 1, cores)));
+  pool.run(static_cast<std::int64_t>(chunks), [&](std::int64_t chunk, int) {
+    const auto i = static_cast<std::size_t>(chunk);
+    const std::size_t begin = i * kChunkBytes;
+    right[i] =
+        sha256(bytes.subspan(begin, std::min<std::size_t>(kChunkBytes, bytes.size() - begin))) == object.chunks[i];
+  });
+  std::vector<std::size_t> wrong;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    if (right[i] == 0) wrong.push_back(i);
   }
-  return ok_status();
+  return wrong;
 }
 
 std::string manifest_to_json(const Manifest& manifest, const SigningKey& key) {

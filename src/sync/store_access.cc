@@ -27,10 +27,9 @@ Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const St
   if (bytes.size() != object.size) {
     return data_loss(fmt::format("'{}' has {} bytes; expected {}", key, bytes.size(), object.size));
   }
-  for (std::size_t i = 0; i < object.chunks.size(); ++i) {
+  for (const std::size_t i : wrong_chunks(object, bytes)) {
     const std::uint64_t begin = i * kChunkBytes;
     const std::uint64_t size = std::min(kChunkBytes, object.size - begin);
-    if (sha256(ByteSpan(bytes).subspan(begin, size)) == object.chunks[i]) continue;
     FLOTILLA_ASSIGN_OR_RETURN(const Bytes again, store.get_range(key, begin, size));
     fetched += again.size();
     if (again.size() != size || sha256(again) != object.chunks[i]) {
@@ -38,7 +37,6 @@ Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const St
     }
     std::ranges::copy(again, bytes.begin() + static_cast<std::ptrdiff_t>(begin));
   }
-  FLOTILLA_RETURN_IF_ERROR(check_object(object, bytes).with_context(fmt::format("'{}'", key)));
   return bytes;
 }
 
