@@ -15,6 +15,8 @@
 #include "base/median.h"
 #include "benchmark/engine_benchmark.h"
 #include "benchmark/machine_limits.h"
+#include "cli/bench_figures.h"
+#include "cli/bench_process.h"
 #include "cli/commands.h"
 #include "engine/random_model.h"
 #include "model/published_sizes.h"
@@ -36,25 +38,6 @@ struct BenchOptions {
   std::string isa;
   std::string json;
 };
-
-std::string machine_name() {
-  const auto info = read_text_file("/proc/cpuinfo");
-  const std::size_t at = info.ok() ? info->find("model name") : std::string::npos;
-  if (at == std::string::npos) return "unknown";
-  const std::size_t begin = info->find(": ", at) + 2;
-  return fmt::format("{}, {} cores", info->substr(begin, info->find('\n', begin) - begin),
-                     std::thread::hardware_concurrency());
-}
-
-// As it was given.
-std::string command_line() {
-  const auto arguments = read_text_file("/proc/self/cmdline");
-  if (!arguments.ok()) return "flotilla bench";
-  std::string line = *arguments;
-  while (line.ends_with('\0')) line.pop_back();
-  std::ranges::replace(line, '\0', ' ');
-  return "flotilla" + line.substr(std::min(line.find(' '), line.size()));
-}
 
 Result<Isa> isa_of(const std::string& name) {
   if (name.empty()) return Isa::kAuto;
@@ -266,6 +249,8 @@ void add_bench_command(CLI::App& app, Action& action) {
       add(*bench, action, "rollout", "8 prompts x 8 samples, prompt 128, 32 to 96 tokens each, prompts included",
           options, bench_rollout);
   add_engine_options(rollout, *options);
+  add_bench_start(*bench, action);
+  add_bench_memory(*bench, action);
 }
 
 }  // namespace flotilla

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <charconv>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
@@ -24,38 +22,10 @@ struct EvalOptions {
   EvaluationRequest request;
 };
 
-Result<EvaluationSubject> open_subject(const EvalOptions& options) {
-  if (std::filesystem::exists(options.subject) &&
-      (std::filesystem::is_regular_file(options.subject) ||
-       std::filesystem::exists(std::filesystem::path(options.subject) / "config.json"))) {
-    return open_model_file(options.subject, options.environment, options.environment_source);
-  }
-  std::string run = options.subject;
-  std::optional<Version> version;
-  if (const std::size_t at = run.rfind('@'); at != std::string::npos) {
-    std::uint64_t number = 0;
-    const char* end = run.data() + run.size();
-    const auto [stop, error] = std::from_chars(run.data() + at + 1, end, number);
-    if (error != std::errc() || stop != end) {
-      return invalid_argument(fmt::format("'{}' after @ is not a version number", run.substr(at + 1)));
-    }
-    version = Version(number);
-    run.resize(at);
-  }
-  const auto address = RunAddress::parse(run);
-  if (!address.ok()) {
-    return invalid_argument(
-        fmt::format("'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
-                    "HUB/OWNER/RUN@VERSION)",
-                    options.subject));
-  }
-  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(*address));
-  return open_run_version(*store, *address, version);
-}
-
 Status eval(const EvalOptions& options) {
   StopSignals signals;
-  FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject subject, open_subject(options));
+  FLOTILLA_ASSIGN_OR_RETURN(const EvaluationSubject subject,
+                            open_subject(options.subject, options.environment, options.environment_source));
   EvaluationRequest request = options.request;
   request.options.examples = static_cast<std::int32_t>(options.examples);
   FLOTILLA_ASSIGN_OR_RETURN(const Evaluation evaluation,

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "cli/run_address.h"
@@ -30,6 +32,10 @@ Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress&
 // A GGUF file or a Hugging Face folder on the grid, with an environment made from what is installed here.
 Result<EvaluationSubject> open_model_file(const std::filesystem::path& path, std::string_view environment,
                                           const std::filesystem::path& environment_source);
+
+// Either, as a person names it: "HUB/OWNER/RUN", "HUB/OWNER/RUN@VERSION", or a file or folder.
+Result<EvaluationSubject> open_subject(const std::string& text, std::string_view environment,
+                                       const std::filesystem::path& environment_source);
 
 struct EvaluationRequest {
   EvaluateOptions options;
