@@ -61,7 +61,9 @@ TEST(Evaluate, DoesNotDependOnBatchAndSharing) {
       EXPECT_TRUE(same_questions(evaluation, reference));
       EXPECT_EQ(evaluation.sweeps, 20 / batch);
       EXPECT_EQ(evaluation.work.model_tokens, reference.work.model_tokens);
-      if (!share) EXPECT_GE(evaluation.work.prompt_tokens, 3 * reference.work.prompt_tokens);
+      if (!share) {
+        EXPECT_GE(evaluation.work.prompt_tokens, 3 * reference.work.prompt_tokens);
+      }
     }
   }
 }
