@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "model/bpe.h"
+#include "model/nfc.h"
 #include "model/tokenizer.h"
 
 namespace flotilla {
@@ -22,11 +23,17 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const char* pre_tokenizer) {
   return Tokenizer::create(spec).value();
 }
 
-// Encoding loses nothing, and decoding token by token gives what decoding at once gives.
+// Encoding loses nothing but the form of a text that is normalized (whose whole tokens all begin with "<|", so that a
+// text without them is one piece), and decoding token by token gives what decoding at once gives.
 void check(const Tokenizer& tokenizer, std::string_view text) {
+  const bool normalizes = tokenizer.spec().pre_tokenizer == "qwen2";
+  const std::string normal = normalizes ? to_nfc(text) : std::string(text);
+  FLOTILLA_CHECK(!normalizes || to_nfc(normal) == normal);
   for (const bool parse_special : {false, true}) {
     const std::vector<TokenId> ids = tokenizer.encode(text, parse_special);
-    FLOTILLA_CHECK(tokenizer.decode(ids, true) == text);
+    if (!normalizes || text.find("<|") == std::string_view::npos) {
+      FLOTILLA_CHECK(tokenizer.decode(ids, true) == normal);
+    }
     StreamingDecoder decoder(tokenizer);
     std::string streamed;
     for (const TokenId id : ids) streamed += decoder.push(id);
@@ -42,6 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const auto smollm = make_tokenizer("smollm");
   static const auto gpt2 = make_tokenizer("gpt-2");
   check(*smollm, as_text({data, size}));
+  static const auto qwen2 = make_tokenizer("qwen2");
   check(*gpt2, as_text({data, size}));
+  check(*qwen2, as_text({data, size}));
   return 0;
 }

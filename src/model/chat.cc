@@ -7,8 +7,21 @@ namespace {
 
 constexpr std::string_view kTurnStart = "<|im_start|>";
 constexpr std::string_view kTurnEnd = "<|im_end|>";
-// SmolLM2's chat template adds it.
-constexpr std::string_view kDefaultSystem = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
+
+// TEXT of "<|im_start|>system\nTEXT<|im_end|>" in a template, where that is one piece of literal text: the message for
+// chats that have none. The line end is in the text of a template as it is or as Jinja escapes it.
+std::string_view default_system(std::string_view chat_template) {
+  for (const std::string_view line_end : {"\n", "\\n"}) {
+    const std::string opening = fmt::format("{}system{}", kTurnStart, line_end);
+    for (auto at = chat_template.find(opening); at != std::string_view::npos;
+         at = chat_template.find(opening, at + 1)) {
+      const std::string_view rest = chat_template.substr(at + opening.size());
+      const std::string_view text = rest.substr(0, rest.find(kTurnEnd));
+      if (text.size() < rest.size() && text.find_first_of("'\"{}\\") == std::string_view::npos) return text;
+    }
+  }
+  return {};
+}
 
 Result<TokenId> find_special(const Tokenizer& tokenizer, std::string_view token) {
   const auto id = tokenizer.find(token);
@@ -37,7 +50,8 @@ Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<c
     ids.push_back(end);
     append("\n");
   };
-  if (!messages.empty() && messages.front().role != "system") append_message("system", kDefaultSystem);
+  const std::string_view system = default_system(tokenizer.spec().chat_template);
+  if (!messages.empty() && messages.front().role != "system" && !system.empty()) append_message("system", system);
   for (const ChatMessage& message : messages) {
     if (message.role != "system" && message.role != "user" && message.role != "assistant") {
       return invalid_argument(

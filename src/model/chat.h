@@ -15,9 +15,10 @@ struct ChatMessage {
   std::string content;
 };
 
-// ChatML as SmolLM2's template writes it: "<|im_start|>ROLE\nCONTENT<|im_end|>\n" for each message, and, when asked
-// for, the opening of the assistant's turn. Content is encoded as plain text: it cannot forge a role. SmolLM2's
-// template puts a default system message first when the first message is not a system message.
+// ChatML as the templates of SmolLM2 and Qwen2.5 write it: "<|im_start|>ROLE\nCONTENT<|im_end|>\n" for each message,
+// and, when asked for, the opening of the assistant's turn. Content is encoded as plain text: it cannot forge a role.
+// When the first message is not a system message, the default one that the tokenizer's chat template spells out comes
+// first; no template, or one without a default, gives none.
 Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
                                          bool open_assistant_turn);
 

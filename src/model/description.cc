@@ -96,6 +96,15 @@ Status check_config(const json& config) {
           fmt::format("{} = {} is not supported, only {}", field, config[field].dump(), value.dump()));
     }
   }
+  if (config.contains("layer_types")) {
+    const json& types = config["layer_types"];
+    if (!types.is_array()) return invalid_argument("layer_types is not a list");
+    for (const json& type : types) {
+      if (type != "full_attention") {
+        return invalid_argument(fmt::format("layer_types has {}; only \"full_attention\" is supported", type.dump()));
+      }
+    }
+  }
   return ok_status();
 }
 

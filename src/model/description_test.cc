@@ -131,6 +131,12 @@ TEST(Description, FieldsThatHuggingFaceLeavesOutHaveItsDefaults) {
 }
 
 TEST(Description, AnUnknownArchitectureIsNamedWithTheKnownOnes) {
+  expect_refused(
+      [](json& c) {
+        c["layer_types"] = {"full_attention", "sliding_attention"};
+      },
+      "layer_types has \"sliding_attention\"");
+  expect_refused([](json& c) { c["layer_types"] = 1; }, "layer_types is not a list");
   expect_refused([](json& c) { c["model_type"] = "mamba"; }, "unknown architecture \"mamba\"; known: llama, qwen2");
   expect_refused([](ModelDescription& m) { m.architecture = "gpt2"; },
                  "unknown architecture \"gpt2\"; known: llama, qwen2");

@@ -92,12 +92,16 @@ Result<std::vector<float>> read_tensor(const TensorSpec& spec, const GgufTensor&
 constexpr std::int64_t kNormalToken = 1;
 constexpr std::int64_t kControlToken = 3;
 constexpr std::int64_t kUserDefinedToken = 4;
+constexpr std::int64_t kUnusedToken = 5;
 
-Status sort_tokens(const std::vector<std::int64_t>& types, TokenizerSpec& spec) {
+// Unused tokens at the end are names that the converter gave to rows of the embedding without a token: no tokens here.
+Status sort_tokens(std::vector<std::int64_t> types, TokenizerSpec& spec) {
   if (types.size() != spec.tokens.size()) {
     return invalid_argument(
         fmt::format("tokenizer.ggml.token_type has {} entries for {} tokens", types.size(), spec.tokens.size()));
   }
+  while (!types.empty() && types.back() == kUnusedToken) types.pop_back();
+  spec.tokens.resize(types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     if (types[i] == kControlToken) {
@@ -105,8 +109,8 @@ Status sort_tokens(const std::vector<std::int64_t>& types, TokenizerSpec& spec) 
     } else if (types[i] == kUserDefinedToken) {
       spec.added.push_back(id);
     } else if (types[i] != kNormalToken) {
-      return invalid_argument(
-          fmt::format("tokenizer.ggml.token_type of token {} is {}, expected 1, 3 or 4", id, types[i]));
+      return invalid_argument(fmt::format(
+          "tokenizer.ggml.token_type of token {} is {}, expected 1, 3 or 4 (or 5 at the end)", id, types[i]));
     }
   }
   return ok_status();

@@ -16,9 +16,15 @@ Status check_finite(const std::vector<float>& values) {
 }
 
 Status check_vocabulary(const ModelDescription& description, const Tokenizer& tokenizer) {
-  if (tokenizer.vocabulary() == description.vocabulary) return ok_status();
-  return invalid_argument(fmt::format("the tokenizer has {} tokens, the embedding {} rows", tokenizer.vocabulary(),
-                                      description.vocabulary));
+  // Models pad their embedding to a multiple of 64 to 512 rows (Qwen2.5: up to 399 too many). More is another
+  // tokenizer.
+  constexpr std::int32_t kPaddingMax = 1024;
+  const std::int32_t padding = description.vocabulary - tokenizer.vocabulary();
+  if (0 <= padding && padding <= kPaddingMax) return ok_status();
+  return invalid_argument(
+      fmt::format("the tokenizer has {} tokens, the embedding {} rows; expected as many rows, or up "
+                  "to {} more",
+                  tokenizer.vocabulary(), description.vocabulary, kPaddingMax));
 }
 
 Result<Model> load_model(const std::filesystem::path& path) {

@@ -51,6 +51,12 @@ class LoadGguf : public testing::Test {
   TemporaryFolder folder_;
 };
 
+ModelDescription padded_description(std::int32_t rows) {
+  ModelDescription sizes = tiny_description();
+  sizes.vocabulary = rows;
+  return describe_model(std::move(sizes)).value();
+}
+
 void put_sizes_but(GgufBuilder& builder, std::string_view left_out) {
   builder.text("general.architecture", "llama");
   const std::pair<const char*, std::uint32_t> sizes[] = {
@@ -203,6 +209,14 @@ TEST_F(LoadGguf, TokenizersThatDoNotFitAreRefused) {
   refused(
       [&](GgufBuilder& b) {
         begin(b);
+        auto bytes = types;
+        bytes[9] = 5;
+        b.texts("tokenizer.ggml.tokens", tokens).array("tokenizer.ggml.token_type", 5, bytes);
+      },
+      "token_type of token 9 is 5, expected 1, 3 or 4 (or 5 at the end)");
+  refused(
+      [&](GgufBuilder& b) {
+        begin(b);
         b.texts("tokenizer.ggml.tokens", tokens).array("tokenizer.ggml.token_type", 5, types);
       },
       "tokenizer.ggml.merges is missing");
@@ -220,15 +234,47 @@ TEST_F(LoadGguf, TokenizersThatDoNotFitAreRefused) {
         [&](Parts& parts) { parts.builder.number(fmt::format("tokenizer.ggml.{}", flag), 7, std::uint8_t{1}); },
         fmt::format("{} = true is not supported", flag));
   }
-  expect_refused(
-      [](Parts& parts) {
-        parts.sizes = false;
-        put_sizes_but(parts.builder, "vocab_size");
-        ModelDescription sizes = tiny_description();
-        sizes.vocabulary = 300;
-        parts.weights = tiny_weights(describe_model(sizes).value());
-      },
-      "the tokenizer has 259 tokens, the embedding 300 rows");
+  for (const std::int32_t rows : {258, 1284}) {
+    expect_refused(
+        [&](Parts& parts) {
+          parts.sizes = false;
+          put_sizes_but(parts.builder, "vocab_size");
+          parts.weights = tiny_weights(padded_description(rows));
+        },
+        fmt::format("the tokenizer has 259 tokens, the embedding {} rows; expected as many rows, or up to 1024 more",
+                    rows));
+  }
+}
+
+TEST_F(LoadGguf, RowsWithoutATokenMayHaveANameOrNone) {
+  const auto padded = [](Parts& parts) {
+    parts.sizes = false;
+    put_sizes_but(parts.builder, "vocab_size");
+    parts.weights = tiny_weights(padded_description(300));
+  };
+  const auto without = load(padded);
+  ASSERT_TRUE(without.ok()) << without.status().to_string();
+  const auto with = load([&](Parts& parts) {
+    padded(parts);
+    parts.tokenizer = false;
+    std::vector<std::string> tokens = tiny_tokenizer_spec().tokens;
+    std::vector<std::int32_t> types(259, 1);
+    types[257] = types[258] = 3;
+    types.resize(300, 5);
+    while (tokens.size() < 300) tokens.push_back(fmt::format("[PAD{}]", tokens.size()));
+    parts.builder.text("tokenizer.ggml.model", "gpt2")
+        .text("tokenizer.ggml.pre", "smollm")
+        .texts("tokenizer.ggml.tokens", tokens)
+        .array("tokenizer.ggml.token_type", 5, types)
+        .texts("tokenizer.ggml.merges", {"t h"});
+  });
+  ASSERT_TRUE(with.ok()) << with.status().to_string();
+  for (const Model* model : {&*without, &*with}) {
+    EXPECT_EQ(model->weights.description.vocabulary, 300);
+    EXPECT_EQ(model->tokenizer->vocabulary(), 259);
+    EXPECT_EQ(model->tokenizer->decode(std::vector<TokenId>{'t', 259, 299, 'h'}, true), "th");
+  }
+  EXPECT_EQ(with->tokenizer->digest(), without->tokenizer->digest());
 }
 
 class ModelFolder : public testing::Test {
@@ -338,12 +384,20 @@ TEST_F(ModelFolder, TensorsThatDoNotFitAreNamed) {
 }
 
 TEST_F(ModelFolder, ATokenizerOfAnotherModelIsRefused) {
-  rewrite("config.json", [](json& content) { content["vocab_size"] = 300; });
-  expect_refused("the tokenizer has 259 tokens, the embedding 300 rows");
-  ModelDescription sizes = tiny_description();
-  sizes.vocabulary = 300;
-  EXPECT_EQ(save_model_folder(path(), tiny_weights(describe_model(sizes).value()), *tokenizer_).code(),
+  rewrite("config.json", [](json& content) { content["vocab_size"] = 258; });
+  expect_refused("the tokenizer has 259 tokens, the embedding 258 rows");
+  rewrite("config.json", [](json& content) { content["vocab_size"] = 5000; });
+  expect_refused("the tokenizer has 259 tokens, the embedding 5000 rows");
+  EXPECT_EQ(save_model_folder(path(), tiny_weights(padded_description(258)), *tokenizer_).code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModelFolder, MayHaveMoreRowsThanTokens) {
+  ASSERT_TRUE(save_model_folder(path(), tiny_weights(padded_description(320)), *tokenizer_).ok());
+  const auto model = load_model(path());
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  EXPECT_EQ(model->weights.description.vocabulary, 320);
+  EXPECT_EQ(model->tokenizer->vocabulary(), 259);
 }
 
 TEST_F(ModelFolder, WeightsThatDoNotFitTheirDescriptionAreNotWritten) {

@@ -25,7 +25,7 @@ Result<ModelWeights> weights_from_gguf(const GgufFile& file, ModelDescription de
 
 // data_loss for NaN and infinity, with the index.
 Status check_finite(const std::vector<float>& values);
-// invalid_argument unless the embedding has one row for each token.
+// invalid_argument unless the embedding has one row for each token and no more than a padding beyond.
 Status check_vocabulary(const ModelDescription& description, const Tokenizer& tokenizer);
 
 }  // namespace flotilla

@@ -103,6 +103,38 @@ TEST_F(ModelOracle, TransformersReadsTheFolderThatWeWrite) {
   }
 }
 
+TEST_F(ModelOracle, Qwen2OfTransformersAndOfGgufIsReadWithItsPaddedVocabulary) {
+  ASSERT_TRUE(run_python("tests/oracles/qwen2_oracle.py", "models", folder_.path()));
+  const json expected = json::parse(read_text_file(folder_.path() / "expected.json").value());
+  for (const std::string name : {"tied", "untied"}) {
+    const json& theirs = expected[name];
+    const auto folder = load_model(folder_.path() / name);
+    ASSERT_TRUE(folder.ok()) << folder.status().to_string();
+    const auto file = load_model(folder_.path() / (name + ".gguf"));
+    ASSERT_TRUE(file.ok()) << file.status().to_string();
+    for (const Model* model : {&*folder, &*file}) {
+      EXPECT_EQ(model->weights.description.architecture, "qwen2");
+      expect_sizes(theirs["config"], model->weights.description);
+      EXPECT_EQ(digests(model->weights), theirs["tensors"]);
+      EXPECT_EQ(model->tokenizer->vocabulary(), theirs["tokens"]);
+      EXPECT_GT(model->weights.description.vocabulary, model->tokenizer->vocabulary());
+      EXPECT_EQ(model->tokenizer->spec().eos, theirs["eos"]);
+      EXPECT_EQ(model->tokenizer->spec().pad, theirs["pad"]);
+      EXPECT_EQ(model->tokenizer->spec().chat_template, theirs["chat_template"]);
+    }
+    EXPECT_EQ(file->tokenizer->digest(), folder->tokenizer->digest());
+
+    // Saved again, it is still a model that transformers reads.
+    const fs::path again = folder_.path() / (name + "-again");
+    ASSERT_TRUE(save_model_folder(again, folder->weights, *folder->tokenizer).ok());
+    const json reread = ask("transformers-folder", again);
+    EXPECT_EQ(reread["tensors"], theirs["tensors"]);
+    for (std::size_t i = 0; i < reread["texts"].size(); ++i) {
+      EXPECT_EQ(json(folder->tokenizer->encode(reread["texts"][i].get<std::string>(), true)), reread["ids"][i]);
+    }
+  }
+}
+
 json entries(const SafetensorsFile& file) {
   json result = json::object();
   for (const TensorView& tensor : file.tensors()) {

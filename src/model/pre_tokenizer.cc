@@ -25,8 +25,11 @@ constexpr std::string_view kNumbers =
 // Numeric for Rust's char::is_numeric, which Digits asks, and not yet for ByteLevel's pattern.
 constexpr std::string_view kNewestNumbers = R"(\x{11DE0}-\x{11DE9}\x{16FF4}-\x{16FF6})";
 // Unicode's White_Space. PCRE2's own \s has U+180E too.
+constexpr std::string_view kLineEnds = R"(\r\n)";
 constexpr std::string_view kSpace =
-    R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+    R"(\r\n\t\x{B}\f \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+static_assert(kSpace.starts_with(kLineEnds));
+constexpr std::string_view kBlanks = kSpace.substr(kLineEnds.size());
 
 // Possessive quantifiers: no class can give back a character that a later part of its alternative wants, and PCRE2 then
 // needs no memory that grows with the word. The last two alternatives are GPT-2's \s+(?!\S)|\s+: all white space but
@@ -42,16 +45,29 @@ std::string smollm_pattern() {
                      kLetters, kNumbers, kSpace, kNewestNumbers);
 }
 
+// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+// with \s*[\r\n]+, white space up to its last line end, as lines of blanks: that needs no way back.
+std::string qwen2_pattern() {
+  return fmt::format(
+      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^{3}{0}{1}]?+[{0}]++|[{1}]| ?[^{2}{0}{1}]++[{3}]*+|(?:[{4}]*+[{3}]++)++"
+      "|[{2}]+(?![^{2}])|[{2}]++",
+      kLetters, kNumbers, kSpace, kLineEnds, kBlanks);
+}
+
 struct Pattern {
   std::string_view name;
   std::string (*text)();
+  bool normalizes;
 };
-constexpr Pattern kPatterns[] = {{"smollm", smollm_pattern}, {"gpt-2", gpt2_pattern}};
+constexpr Pattern kPatterns[] = {
+    {"smollm", smollm_pattern, false}, {"gpt-2", gpt2_pattern, false}, {"qwen2", qwen2_pattern, true}};
 
 class PcrePreTokenizer : public PreTokenizer {
  public:
-  explicit PcrePreTokenizer(pcre2_code* code) : code_(code) {}
+  PcrePreTokenizer(pcre2_code* code, bool normalizes) : code_(code), normalizes_(normalizes) {}
   ~PcrePreTokenizer() override { pcre2_code_free(code_); }
+
+  bool normalizes() const override { return normalizes_; }
 
   std::vector<std::string_view> split(std::string_view text) const override {
     std::vector<std::string_view> words;
@@ -87,6 +103,7 @@ class PcrePreTokenizer : public PreTokenizer {
   }
 
   pcre2_code* code_;
+  bool normalizes_;
 };
 
 }  // namespace
@@ -110,7 +127,7 @@ Result<std::shared_ptr<const PreTokenizer>> PreTokenizer::create(std::string_vie
     }
     // Without JIT (a build of PCRE2 may lack it) the same code is interpreted.
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
-    return std::shared_ptr<const PreTokenizer>(std::make_shared<PcrePreTokenizer>(code));
+    return std::shared_ptr<const PreTokenizer>(std::make_shared<PcrePreTokenizer>(code, pattern.normalizes));
   }
   return invalid_argument(
       fmt::format("pre-tokenizer \"{}\" is not supported (known: {})", name, known_pre_tokenizers()));

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "model/bpe.h"
+#include "model/nfc.h"
 #include "model/pre_tokenizer.h"
 #include "model/tokenizer_utf8.h"
 
@@ -118,9 +119,7 @@ class BpeTokenizer : public Tokenizer {
     std::vector<TokenId> ids;
     while (!text.empty()) {
       const auto match = whole.next(text);
-      for (const std::string_view word : pre_tokenizer_->split(text.substr(0, match ? match->position : text.size()))) {
-        bpe_.encode_word(word, ids);
-      }
+      encode_plain(text.substr(0, match ? match->position : text.size()), ids);
       if (!match) break;
       ids.push_back(match->id);
       text.remove_prefix(match->position + match->length);
@@ -141,6 +140,13 @@ class BpeTokenizer : public Tokenizer {
   bool is_special(TokenId id) const override { return id >= 0 && id < vocabulary() && special_[id]; }
 
  private:
+  // Text between whole tokens.
+  void encode_plain(std::string_view text, std::vector<TokenId>& ids) const {
+    const std::string normal = pre_tokenizer_->normalizes() ? to_nfc(text) : std::string();
+    if (pre_tokenizer_->normalizes()) text = normal;
+    for (const std::string_view word : pre_tokenizer_->split(text)) bpe_.encode_word(word, ids);
+  }
+
   Status mark(const std::vector<TokenId>& ids, std::string_view what, std::vector<bool>& marked) const {
     for (const TokenId id : ids) {
       if (id < 0 || id >= vocabulary()) {

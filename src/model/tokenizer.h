@@ -37,13 +37,15 @@ class Tokenizer {
   std::int32_t vocabulary() const { return static_cast<std::int32_t>(spec().tokens.size()); }
 
   // Any bytes are accepted: what is not valid UTF-8 becomes words of its own (pre_tokenizer.h), so decode(encode(s)) ==
-  // s for text without special tokens. A byte for which the vocabulary has no token is left out, as Hugging Face does:
-  // SmolLM2 lacks 04 06 13 14 16 1D C0 C1 F1 F2 and F5 to FF. With parse_special, special and added tokens in the text
-  // become their ids, at each place the longest; without it, special tokens are text (added tokens still match): use
-  // that for what users, tools and models wrote. Linear up to a logarithm, a long word included.
+  // s for text without special tokens, or its form C where the pre-tokenizer asks for that (Qwen2). A byte for which
+  // the vocabulary has no token is left out, as Hugging Face does: SmolLM2 lacks 04 06 13 14 16 1D C0 C1 F1 F2 and F5
+  // to FF. With parse_special, special and added tokens in the text become their ids, at each place the longest;
+  // without it, special tokens are text (added tokens still match): use that for what users, tools and models wrote.
+  // Linear up to a logarithm, a long word included.
   virtual std::vector<TokenId> encode(std::string_view text, bool parse_special = false) const = 0;
 
-  // The bytes of one token; empty for special tokens unless `keep_special`. An id outside the vocabulary gives "".
+  // The bytes of one token; empty for special tokens unless `keep_special`. An id outside the vocabulary gives "": a
+  // model may have padded its embedding (Qwen2: 151,936 rows for 151,665 tokens), and can generate such ids.
   virtual std::string_view token_bytes(TokenId id, bool keep_special = false) const = 0;
   std::string decode(std::span<const TokenId> ids, bool keep_special = false) const;
   // The id of a token as it stands in spec().tokens.

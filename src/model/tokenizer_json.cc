@@ -18,6 +18,25 @@ using Json = nlohmann::json;
 const Json kByteLevel = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
 const Json kSmollm = {{"type", "Sequence"},
                       {"pretokenizers", {{{"type", "Digits"}, {"individual_digits", true}}, kByteLevel}}};
+const Json kQwen2 = {
+    {"type", "Sequence"},
+    {"pretokenizers",
+     {{{"type", "Split"},
+       {"pattern",
+        {{"Regex",
+          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}}},
+       {"behavior", "Isolated"},
+       {"invert", false}},
+      {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+const Json kNfc = {{"type", "NFC"}};
+
+// A pre-tokenizer of pre_tokenizer.h, as tokenizer.json spells it together with its normalizer.
+struct Form {
+  const char* name;
+  const Json& pre_tokenizer;
+  Json normalizer;
+};
+const Form kForms[] = {{"gpt-2", kByteLevel, nullptr}, {"smollm", kSmollm, nullptr}, {"qwen2", kQwen2, kNfc}};
 
 // A value as it appears in an error message.
 std::string shown(const Json& value) {
@@ -103,7 +122,8 @@ Status read_merges(const Json& merges, TokenizerSpec& spec) {
   return ok_status();
 }
 
-Status read_added_tokens(const Json& added, TokenizerSpec& spec) {
+// `normalized`: there is a normalizer, so that a token could be meant to match its result; ours match the text before.
+Status read_added_tokens(const Json& added, bool normalized, TokenizerSpec& spec) {
   if (added.is_null()) return ok_status();
   if (!added.is_array()) return unsupported("added_tokens", added, "a list");
   for (std::size_t i = 0; i < added.size(); ++i) {
@@ -113,6 +133,9 @@ Status read_added_tokens(const Json& added, TokenizerSpec& spec) {
     for (const char* option : {"single_word", "lstrip", "rstrip"}) {
       const Json& value = member(added[i], option);
       if (value != false) return unsupported(fmt::format("{}.{}", field, option), value, "false");
+    }
+    if (normalized && member(added[i], "normalized") != false) {
+      return unsupported(field + ".normalized", member(added[i], "normalized"), "false");
     }
     const Json& special = member(added[i], "special");
     if (!special.is_boolean()) return unsupported(field + ".special", special, "true or false");
@@ -152,10 +175,18 @@ Status check_unknown_token(const Json& model, const std::vector<std::string>& to
   return ok_status();
 }
 
-Result<std::string> read_pre_tokenizer(const Json& value) {
-  if (has_form(value, kByteLevel)) return std::string("gpt-2");
-  if (has_form(value, kSmollm)) return std::string("smollm");
-  return unsupported("pre_tokenizer", value, fmt::format("{} or {}", kByteLevel.dump(), kSmollm.dump()));
+Result<std::string> read_pre_tokenizer(const Json& json) {
+  const Json& pre_tokenizer = member(json, "pre_tokenizer");
+  const Json& normalizer = member(json, "normalizer");
+  std::string known;
+  for (const Form& form : kForms) {
+    if (has_form(pre_tokenizer, form.pre_tokenizer)) {
+      if (has_form(normalizer, form.normalizer)) return std::string(form.name);
+      return unsupported("normalizer", normalizer, form.normalizer.dump());
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : " or ", form.pre_tokenizer.dump());
+  }
+  return unsupported("pre_tokenizer", pre_tokenizer, known);
 }
 
 // What comes after the model must leave the ids alone.
@@ -184,7 +215,7 @@ Status read_own_fields(const Json& own, TokenizerSpec& spec) {
 
 Result<TokenizerSpec> read_spec(const Json& json) {
   if (!json.is_object()) return unsupported("tokenizer.json", json, "an object");
-  for (const char* part : {"normalizer", "truncation", "padding"}) {
+  for (const char* part : {"truncation", "padding"}) {
     const Json& value = member(json, part);
     if (!value.is_null()) return unsupported(part, value, "null");
   }
@@ -194,10 +225,11 @@ Result<TokenizerSpec> read_spec(const Json& json) {
   FLOTILLA_RETURN_IF_ERROR(check_post_processor(member(json, "post_processor")));
   FLOTILLA_RETURN_IF_ERROR(check_model(model));
   TokenizerSpec spec;
-  FLOTILLA_ASSIGN_OR_RETURN(spec.pre_tokenizer, read_pre_tokenizer(member(json, "pre_tokenizer")));
+  FLOTILLA_ASSIGN_OR_RETURN(spec.pre_tokenizer, read_pre_tokenizer(json));
   FLOTILLA_RETURN_IF_ERROR(read_vocabulary(member(model, "vocab"), member(json, "added_tokens"), spec));
   FLOTILLA_RETURN_IF_ERROR(read_merges(member(model, "merges"), spec));
-  FLOTILLA_RETURN_IF_ERROR(read_added_tokens(member(json, "added_tokens"), spec));
+  FLOTILLA_RETURN_IF_ERROR(
+      read_added_tokens(member(json, "added_tokens"), !member(json, "normalizer").is_null(), spec));
   FLOTILLA_RETURN_IF_ERROR(check_unknown_token(model, spec.tokens));
   FLOTILLA_RETURN_IF_ERROR(read_own_fields(member(model, "flotilla"), spec));
   return spec;
@@ -232,13 +264,13 @@ std::string Tokenizer::to_json() const {
                      {"special", is_special(id)}});
   }
 
+  const Form& form =
+      *std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return from.pre_tokenizer == f.name; });
+  // Its members beyond the form: they concern offsets.
   Json byte_level = kByteLevel;
   byte_level["trim_offsets"] = true;
-  Json pre_tokenizer = byte_level;
-  if (from.pre_tokenizer == "smollm") {
-    pre_tokenizer = kSmollm;
-    pre_tokenizer["pretokenizers"][1] = byte_level;
-  }
+  Json pre_tokenizer = form.pre_tokenizer;
+  (pre_tokenizer.contains("pretokenizers") ? pre_tokenizer["pretokenizers"][1] : pre_tokenizer)["trim_offsets"] = true;
   Json own = {{"chat_template", from.chat_template}};
   for (const auto& [key, id] : {std::pair{"bos", from.bos}, {"eos", from.eos}, {"pad", from.pad}}) {
     if (id >= 0) own[key] = id;
@@ -247,7 +279,7 @@ std::string Tokenizer::to_json() const {
                      {"truncation", nullptr},
                      {"padding", nullptr},
                      {"added_tokens", std::move(added)},
-                     {"normalizer", nullptr},
+                     {"normalizer", form.normalizer},
                      {"pre_tokenizer", std::move(pre_tokenizer)},
                      {"post_processor", nullptr},
                      {"decoder", byte_level},

@@ -28,7 +28,7 @@ std::shared_ptr<const Tokenizer> made_tokenizer(const std::string& pre_tokenizer
 }
 
 TEST(TokenizerJson, RoundTripsTheSpec) {
-  for (const char* name : {"smollm", "gpt-2"}) {
+  for (const char* name : {"smollm", "gpt-2", "qwen2"}) {
     const auto before = made_tokenizer(name);
     const auto after = Tokenizer::from_json(before->to_json()).value();
     EXPECT_EQ(after->digest(), before->digest());
@@ -105,6 +105,22 @@ TEST_F(ChangedJson, RefusesByNameWhatWouldGiveOtherIds) {
         j["model"]["vocab"].erase("Ā"), j["model"]["vocab"]["new"] = 0, j["model"]["unk_token"] = "<|end|>";
       },
       "model.unk_token is \"<|end|>\"; expected null, as byte 00 has no token");
+}
+
+TEST(TokenizerJson, Qwen2WantsItsNormalizerAndTokensThatMatchTheTextBefore) {
+  const json original = json::parse(made_tokenizer("qwen2")->to_json());
+  const auto refused = [&](const std::function<void(json&)>& change, const std::string& reason) {
+    json changed = original;
+    change(changed);
+    EXPECT_THAT(Tokenizer::from_json(changed.dump()).status().message(), HasSubstr(reason));
+  };
+  refused([](json& j) { j["normalizer"] = nullptr; }, "normalizer is null; expected {\"type\":\"NFC\"}");
+  refused([](json& j) { j["normalizer"]["type"] = "NFKC"; }, "normalizer is {\"type\":\"NFKC\"}");
+  refused([](json& j) { j["added_tokens"][0]["normalized"] = true; },
+          "added_tokens[0].normalized is true; expected false");
+  refused([](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; }, "pre_tokenizer is");
+  refused([](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s+"; }, "pre_tokenizer is");
+  refused([](json& j) { j["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true; }, "pre_tokenizer is");
 }
 
 TEST_F(ChangedJson, RefusesMembersOfAnotherShape) {

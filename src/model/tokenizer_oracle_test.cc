@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/files.h"
 #include "model/chat.h"
+#include "model/nfc.h"
 #include "model/oracle_for_tests.h"
 #include "model/tokenizer.h"
 
@@ -30,10 +31,15 @@ class Oracle {
  public:
   explicit Oracle(fs::path folder) : folder_(std::move(folder)) {}
 
-  std::shared_ptr<const Tokenizer> load(const std::string& file) const {
-    auto tokenizer = Tokenizer::from_json(read_text_file(folder_ / file).value());
+  // NAME.json, with the chat template of NAME.jinja where there is one.
+  std::shared_ptr<const Tokenizer> load(const std::string& name) const {
+    auto tokenizer = Tokenizer::from_json(read_text_file(folder_ / (name + ".json")).value());
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
-    return tokenizer.value();
+    TokenizerSpec spec = tokenizer.value()->spec();
+    if (const auto chat_template = read_text_file(folder_ / (name + ".jinja")); chat_template.ok()) {
+      spec.chat_template = *chat_template;
+    }
+    return Tokenizer::create(std::move(spec)).value();
   }
 
   std::vector<Sample> samples(const std::string& file) const {
@@ -104,7 +110,7 @@ TEST(TokenizerOracle, IdsJsonAndChatsEqualThoseOfTokenizersAndTransformers) {
   ASSERT_TRUE(run_python("tests/oracles/tokenizer_oracle.py", "make", packaged_model().value(), folder.path()));
   const Oracle oracle(folder.path());
 
-  const auto smollm = oracle.load("smollm.json");
+  const auto smollm = oracle.load("smollm");
   EXPECT_EQ(smollm->spec().pre_tokenizer, "smollm");
   EXPECT_EQ(oracle.samples("smollm.bin").size(), 100'000u);
   oracle.expect_equal_ids(*smollm, "smollm.bin", false);
@@ -113,10 +119,28 @@ TEST(TokenizerOracle, IdsJsonAndChatsEqualThoseOfTokenizersAndTransformers) {
   oracle.expect_tokenizers_reads(*smollm, "smollm.bin");
   oracle.expect_equal_chats(*smollm, "chat.bin");
 
-  const auto gpt2 = oracle.load("gpt2.json");
+  const auto gpt2 = oracle.load("gpt2");
   EXPECT_EQ(gpt2->spec().pre_tokenizer, "gpt-2");
   oracle.expect_equal_ids(*gpt2, "gpt2.bin", false);
   oracle.expect_tokenizers_reads(*gpt2, "gpt2.bin");
+}
+
+TEST(TokenizerOracle, Qwen2sIdsJsonAndChatsEqualThoseOfTokenizersAndTransformers) {
+  FLOTILLA_NEED_ORACLE();
+  TemporaryFolder folder;
+  ASSERT_TRUE(run_python("tests/oracles/qwen2_oracle.py", "tokenizer", folder.path()));
+  const Oracle oracle(folder.path());
+
+  const auto qwen2 = oracle.load("qwen2");
+  EXPECT_EQ(qwen2->spec().pre_tokenizer, "qwen2");
+  EXPECT_EQ(oracle.samples("qwen2.bin").size(), 40'000u);
+  oracle.expect_equal_ids(*qwen2, "qwen2.bin", false);
+  oracle.expect_equal_ids(*qwen2, "special.bin", true);
+  for (const Sample& sample : oracle.samples("qwen2.bin")) {
+    ASSERT_EQ(qwen2->decode(sample.ids), to_nfc(sample.text)) << testing::PrintToString(sample.text.substr(0, 200));
+  }
+  oracle.expect_tokenizers_reads(*qwen2, "qwen2.bin");
+  oracle.expect_equal_chats(*qwen2, "chat.bin");
 }
 
 }  // namespace

@@ -139,6 +139,16 @@ def chats(rng, count):
         yield messages, rng.random() < 0.5
 
 
+def write_chats(path, tokenizer, rng):
+    conversations, ids = [], []
+    for messages, open_turn in chats(rng, 1_000):
+        # A real template, run by transformers; a chat without special tokens in its contents.
+        result = tokenizer.apply_chat_template(messages, add_generation_prompt=open_turn, return_dict=False)
+        conversations.append(json.dumps({"messages": messages, "open": open_turn}))
+        ids.append(list(result))
+    write(path, conversations, ids)
+
+
 def make(gguf, folder):
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
@@ -160,18 +170,13 @@ def make(gguf, folder):
         pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
     backend.save(str(folder / "smollm.json"))
+    (folder / "smollm.jinja").write_text(tokenizer.chat_template)
     write(folder / "smollm.bin", texts, encode(backend, texts, special=False))
     texts = with_special_tokens(rng, 3_000, special)
     write(folder / "special.bin", texts, encode(backend, texts, special=True))
 
     backend.encode_special_tokens = False
-    conversations, ids = [], []
-    for messages, open_turn in chats(rng, 1_000):
-        # A real template, run by transformers; a chat without special tokens in its contents.
-        result = tokenizer.apply_chat_template(messages, add_generation_prompt=open_turn, return_dict=False)
-        conversations.append(json.dumps({"messages": messages, "open": open_turn}))
-        ids.append(list(result))
-    write(folder / "chat.bin", conversations, ids)
+    write_chats(folder / "chat.bin", tokenizer, rng)
 
 
 def check(path, strings_path):
