@@ -4,9 +4,9 @@ import pathlib
 import re
 import sys
 
-# base < telemetry < config, store, model < sync, engine, env < rollout, benchmark < learn < mesh, pipeline < cli < apps
+# base < telemetry < config, store, model < sync, engine, env < rollout, benchmark, embed < learn < mesh, pipeline < cli < apps
 LAYERS = [
-    ["base"], ["telemetry"], ["config", "store", "model"], ["sync", "engine", "env"], ["rollout", "benchmark"], ["learn"],
+    ["base"], ["telemetry"], ["config", "store", "model"], ["sync", "engine", "env"], ["rollout", "benchmark", "embed"], ["learn"],
     ["mesh", "pipeline"], ["cli"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
