@@ -1,7 +1,5 @@
 #include "base/clock.h"
 
-#include <ctime>
-
 #include <fmt/format.h>
 
 namespace flotilla {
@@ -23,12 +21,12 @@ const Clock& system_clock() {
 }
 
 std::string utc_text(std::chrono::milliseconds wall) {
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(wall);
-  const std::time_t time = seconds.count();
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, (wall - seconds).count());
+  const auto days = std::chrono::floor<std::chrono::days>(wall);
+  const std::chrono::year_month_day date{std::chrono::sys_days(days)};
+  const std::chrono::hh_mm_ss time(wall - days);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()), time.hours().count(),
+                     time.minutes().count(), time.seconds().count(), time.subseconds().count());
 }
 
 }  // namespace flotilla

@@ -80,7 +80,9 @@ Status errno_status(int errno_value, std::string_view what) {
     case EPERM:
     case EROFS: code = StatusCode::kPermissionDenied; break;
     case ENOSPC:
+#ifdef EDQUOT
     case EDQUOT:
+#endif
     case ENOMEM:
     case EMFILE:
     case ENFILE: code = StatusCode::kResourceExhausted; break;
