@@ -193,17 +193,18 @@ TEST_F(Embed, ABatchOfForksDrawsWhatEachDrawsAlone) {
 }
 
 TEST_F(Embed, ScoresWhatWasDrawnWithTheSameBits) {
-  const flotilla_sampling sampling = sampling_of(0.8f, 50, 0.95f);
-  const flotilla_sequence sequence = open(prompt_);
-  flotilla_sequence again = 0;
-  ASSERT_EQ(flotilla_fork(engine_, sequence, &again), FLOTILLA_OK);
-  const Drawn drawn = generate(sequence, sampling, 15);
-  std::vector<float> scores(15);
-  ASSERT_EQ(flotilla_score(engine_, again, drawn.tokens.data(), 15, &sampling, scores.data()), FLOTILLA_OK);
-  EXPECT_EQ(scores, drawn.logprobs);
-  EXPECT_EQ(length(again), length(sequence));
-  // Both hold the same tokens now, however they came there.
-  EXPECT_EQ(generate(again, sampling, 10), generate(sequence, sampling, 10));
+  for (const flotilla_sampling& sampling : {sampling_of(0.8f, 50, 0.95f), sampling_of(0, 0, 1)}) {
+    const flotilla_sequence sequence = open(prompt_);
+    flotilla_sequence again = 0;
+    ASSERT_EQ(flotilla_fork(engine_, sequence, &again), FLOTILLA_OK);
+    const Drawn drawn = generate(sequence, sampling, 15);
+    std::vector<float> scores(15);
+    ASSERT_EQ(flotilla_score(engine_, again, drawn.tokens.data(), 15, &sampling, scores.data()), FLOTILLA_OK);
+    EXPECT_EQ(scores, drawn.logprobs);
+    EXPECT_EQ(length(again), length(sequence));
+    // Both hold the same tokens now, however they came there.
+    EXPECT_EQ(generate(again, sampling, 10), generate(sequence, sampling, 10));
+  }
 
   const flotilla_sampling one = sampling_of(1, 1, 1);
   const std::vector<TokenId> greedy = {generate(open(prompt_), sampling_of(0, 0, 1), 1).tokens[0]};
