@@ -31,6 +31,11 @@ Status check_run_name(std::string_view name) {
   return ok_status();
 }
 
+Status WorkerSection::resolve() const {
+  if (!refill || sweep_groups > 0) return ok_status();
+  return invalid_argument("worker.refill: expected a number of groups in worker.sweep_groups, which is 0");
+}
+
 Status RunConfig::resolve() {
   if (run.name.empty()) return missing("run.name", "OWNER/RUN");
   FLOTILLA_RETURN_IF_ERROR(check_run_name(run.name).with_context("run.name"));
@@ -42,7 +47,7 @@ Status RunConfig::resolve() {
     learner.max_reuse = 1;
     learner.max_staleness = 0;
   }
-  return ok_status();
+  return worker.resolve();
 }
 
 std::string configuration_page() {

@@ -26,6 +26,14 @@ enum class TruncatedEpisodes { kKeep, kMask };
 template <>
 inline constexpr std::array<std::string_view, 2> enum_names<TruncatedEpisodes> = {"keep", "mask"};
 
+enum class WeightSwap { kDrain, kNow };
+template <>
+inline constexpr std::array<std::string_view, 2> enum_names<WeightSwap> = {"drain", "now"};
+
+enum class OldKv { kRecompute, kKeep };
+template <>
+inline constexpr std::array<std::string_view, 2> enum_names<OldKv> = {"recompute", "keep"};
+
 // How a worker treats the other programs of its machine.
 enum class Politeness { kPolite, kNormal, kGreedy };
 template <>
@@ -197,6 +205,9 @@ struct WorkerSection {
   std::string operator_id;
   std::int32_t threads = 1;
   std::int32_t sweep_groups = 0;
+  WeightSwap swap = WeightSwap::kDrain;
+  OldKv kv = OldKv::kRecompute;
+  bool refill = false;
   Politeness politeness = Politeness::kPolite;
   std::int64_t memory_limit_mib = 0;
   Seconds poll{1};
@@ -208,6 +219,11 @@ struct WorkerSection {
     v(threads, "threads", "", between(1, 1024), "Threads of the engine");
     v(sweep_groups, "sweep_groups", "groups", between(0, 256),
       "Groups that are decoded together; 0: the worker finds out how many finish most episodes an hour");
+    v(swap, "swap", "When a new version's weights are taken: after the sweep, or under its running episodes");
+    v(kv, "kv", "With swap = \"now\": whether the keys and values of running episodes are computed again or kept");
+    v(refill, "refill",
+      "Add groups to a sweep in the places of episodes that have ended (needs sweep_groups); with swap = \"drain\" until "
+      "a new version is out, and what began before ends with the older weights");
     v(politeness, "politeness",
       "What it leaves to other programs. polite: idle priority, and a tenth of the time while others use the machine; "
       "normal: low priority, and half the time while the cores do not suffice; greedy: neither. Under memory pressure "
@@ -218,6 +234,9 @@ struct WorkerSection {
     v(upload_queue, "upload_queue", "groups", between(1, 4096),
       "Finished groups that may wait for upload; a worker with a full queue starts no sweep");
   }
+
+  // A sweep that is refilled says nothing about how many groups are best.
+  Status resolve() const;
 };
 
 struct DemoSection {
@@ -270,7 +289,7 @@ struct WorkConfig {
   void visit(V& v) {
     v.section(worker, "worker", "A worker");
   }
-  Status resolve() { return ok_status(); }
+  Status resolve() const { return worker.resolve(); }
 };
 
 // "OWNER/RUN" as the hub's keys allow it.

@@ -226,6 +226,19 @@ TEST(WorkConfig, takes_the_worker_section_only) {
             "unknown option \"--learner.threads\"; the nearest known one is --worker.threads");
 }
 
+TEST(WorkConfig, refills_sweeps_of_a_given_number_only) {
+  WorkConfig config;
+  const std::vector<std::string> arguments = {"--worker.refill", "true", "--worker.swap", "now", "--worker.kv", "keep"};
+  ASSERT_TRUE(override_config(config, arguments).ok());
+  EXPECT_EQ(config.worker.swap, WeightSwap::kNow);
+  EXPECT_EQ(config.worker.kv, OldKv::kKeep);
+  EXPECT_EQ(resolve_config(config).message(),
+            "worker.refill: expected a number of groups in worker.sweep_groups, which is 0");
+  const std::vector<std::string> groups = {"--worker.sweep_groups", "4"};
+  ASSERT_TRUE(override_config(config, groups).ok());
+  EXPECT_TRUE(resolve_config(config).ok());
+}
+
 // FLOTILLA_WRITE_DOCS=1 build/release/bin/config_test writes the page again.
 TEST(ConfigurationPage, is_what_the_declarations_say) {
   const std::filesystem::path page = "docs/configuration.md";

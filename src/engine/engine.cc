@@ -113,8 +113,8 @@ class CpuEngine final : public Engine {
   const ModelDescription& description() const override { return description_; }
   Isa isa() const override { return isa_; }
 
-  Status load(const GridState& state) override {
-    if (open_sequences_ > 0) {
+  Status load(const GridState& state, OpenSequences open) override {
+    if (open_sequences_ > 0 && open == OpenSequences::kRefuse) {
       return failed_precondition(fmt::format("engine: new weights while {} sequences are open", open_sequences_));
     }
     FLOTILLA_RETURN_IF_ERROR(check_grid(description_, state));

@@ -75,6 +75,10 @@ struct Chunk {
   std::span<const Readout> readouts;
 };
 
+// Whether new weights may come while sequences are open. kKeep: their KV stays as the weights before computed it, and
+// what is appended to them reads it.
+enum class OpenSequences { kRefuse, kKeep };
+
 struct EngineUsage {
   std::int64_t blocks_total = 0;
   std::int64_t blocks_used = 0;  // shared blocks count once
@@ -99,8 +103,8 @@ class Engine {
   virtual const ModelDescription& description() const = 0;
   virtual Isa isa() const = 0;
 
-  // Takes new weights. failed_precondition while sequences are open: their KV would be of other weights.
-  virtual Status load(const GridState& state) = 0;
+  // Takes new weights. failed_precondition while sequences are open that are not to be kept.
+  virtual Status load(const GridState& state, OpenSequences open = OpenSequences::kRefuse) = 0;
 
   // An empty sequence; and one that shares all tokens of another (blocks are copied only when one of them writes).
   virtual Result<SequenceId> open() = 0;

@@ -34,6 +34,8 @@ std::uint64_t first_bytes_as_number(const Sha256Digest& digest) {
 
 }  // namespace
 
+std::string_view span_context_name(SpanContext context) { return context == SpanContext::kNew ? "new" : "kept"; }
+
 Version Group::oldest_version() const {
   FLOTILLA_CHECK(!episodes.empty());
   Version oldest = episodes.front().spans.front().version;

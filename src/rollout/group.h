@@ -17,12 +17,20 @@ inline constexpr std::string_view kEpisodeUnit = "episodes";  // kind of the uni
 inline constexpr float kLogprobSlack = 1e-4f;                 // a logprob is at most 0, up to rounding
 inline constexpr int kApproximate = 0;  // GroupIdentity::arithmetic of a backend that is not exact
 
-// Which version wrote the sampled tokens in [begin, end) of an episode.
+// Where the keys and values before a span come from.
+enum class SpanContext : std::uint8_t {
+  kNew,   // the span's version computed all of them
+  kKept,  // those before token begin - 1 are what the span before has read and written
+};
+
+// Which version wrote the sampled tokens in [begin, end) of an episode. A token is sampled where its predecessor is
+// computed: the version has computed the tokens [begin - 1, end - 1), and, in a new context, all before them.
 struct VersionSpan {
   std::int32_t begin = 0;
   std::int32_t end = 0;
   Version version;
   Sha256Digest state;  // digest of that version
+  SpanContext context = SpanContext::kNew;
 };
 
 enum class TokenSource : std::uint8_t { kPrompt = 0, kModel = 1, kEnvironment = 2 };
@@ -41,7 +49,9 @@ struct Episode {
   std::vector<TokenId> tokens;       // prompt, model and environment tokens in order
   std::vector<TokenSource> sources;  // of each token
   std::vector<float> logprobs;       // of each model token under the distribution sampled from; 0 elsewhere
-  std::vector<VersionSpan> spans;    // cover [prompt, size) without gaps; versions rise from span to span
+  // Cover [prompt, size) without gaps. The first context is new; a new one begins at a model token. Versions rise from
+  // span to span, and stay equal only where a new context takes the place of a kept one.
+  std::vector<VersionSpan> spans;
   std::vector<std::int32_t> turns;   // index one past the last model token of each turn
   EpisodeEnd end = EpisodeEnd::kDone;
   double reward = 0;
@@ -76,6 +86,8 @@ struct Group {
   // Oldest version that produced any token. The group has an episode.
   Version oldest_version() const;
 };
+
+std::string_view span_context_name(SpanContext context);  // "new", "kept"
 
 // Everything that can be said about a group without a model, a tokenizer or an environment: names, ranges, lengths that
 // agree, sources, turns and spans that tell the same story, finite numbers, one prompt, the id that follows from the

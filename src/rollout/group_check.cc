@@ -109,6 +109,12 @@ Status check_turns(const Episode& episode, std::int32_t prompt_tokens) {
   return ok_status();
 }
 
+// A kept context that is computed anew with the same version differs from it; a new one does not.
+bool follows(const VersionSpan& before, const VersionSpan& span) {
+  return span.version > before.version || (span.version == before.version && span.context == SpanContext::kNew &&
+                                           before.context == SpanContext::kKept);
+}
+
 Status check_spans(const Episode& episode, std::int32_t prompt_tokens, std::map<Version, Sha256Digest>& states) {
   std::int32_t position = prompt_tokens;
   for (std::size_t i = 0; i < episode.spans.size(); ++i) {
@@ -116,9 +122,17 @@ Status check_spans(const Episode& episode, std::int32_t prompt_tokens, std::map<
     if (span.begin != position || span.end <= span.begin) {
       return data_loss(fmt::format("span {} is [{}, {}), it has to begin at {}", i, span.begin, span.end, position));
     }
-    if (i > 0 && span.version <= episode.spans[i - 1].version) {
-      return data_loss(fmt::format("span {} has version {} after {}", i, span.version.value(),
-                                   episode.spans[i - 1].version.value()));
+    const bool anew = span.context == SpanContext::kNew;
+    if (i == 0 ? !anew : !follows(episode.spans[i - 1], span)) {
+      return data_loss(i == 0 ? std::string("span 0 keeps a context that no span before it has made")
+                              : fmt::format("span {} has version {} in a {} context after {} in a {} one", i,
+                                            span.version.value(), span_context_name(span.context),
+                                            episode.spans[i - 1].version.value(),
+                                            span_context_name(episode.spans[i - 1].context)));
+    }
+    if (anew && static_cast<std::size_t>(span.begin) < episode.sources.size() &&
+        episode.sources[span.begin] != TokenSource::kModel) {
+      return data_loss(fmt::format("span {} begins a new context at {}, which is no model token", i, span.begin));
     }
     const auto [known, inserted] = states.emplace(span.version, span.state);
     if (!inserted && known->second != span.state) {

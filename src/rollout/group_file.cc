@@ -20,6 +20,7 @@ constexpr std::string_view kHeaderKey = "group";
 constexpr std::string_view kDigestKey = "sha256";
 constexpr std::string_view kApproximateName = "approximate";
 constexpr std::array kEnds = {EpisodeEnd::kDone, EpisodeEnd::kTurnLimit, EpisodeEnd::kTokenLimit, EpisodeEnd::kContext};
+constexpr std::array kContexts = {SpanContext::kNew, SpanContext::kKept};
 constexpr std::array kSplits = {Split::kTrain, Split::kHeldOut};
 
 // The four tensors: all episodes one after the other.
@@ -62,7 +63,7 @@ json header_of(const Group& group) {
     json spans = json::array();
     for (const VersionSpan& span : episode.spans) {
       states.emplace(span.version, span.state);
-      spans.push_back({span.begin, span.end, span.version.value()});
+      spans.push_back({span.begin, span.end, span.version.value(), span_context_name(span.context)});
     }
     episodes.push_back({{"end", episode_end_name(episode.end)},
                         {"reward", episode.reward},
@@ -195,13 +196,14 @@ Result<std::map<Version, Sha256Digest>> parse_versions(const Fields& header) {
 }
 
 Result<VersionSpan> parse_span(const json& entry, const std::map<Version, Sha256Digest>& states) {
-  if (!entry.is_array() || entry.size() != 3 || !entry[2].is_number_unsigned()) {
-    return data_loss("a span is [begin, end, version]");
+  if (!entry.is_array() || entry.size() != 4 || !entry[2].is_number_unsigned() || !entry[3].is_string()) {
+    return data_loss("a span is [begin, end, version, context]");
   }
   VersionSpan span;
   FLOTILLA_ASSIGN_OR_RETURN(span.begin, small_number(entry[0]).with_context("begin"));
   FLOTILLA_ASSIGN_OR_RETURN(span.end, small_number(entry[1]).with_context("end"));
   span.version = Version(entry[2].get<std::uint64_t>());
+  FLOTILLA_ASSIGN_OR_RETURN(span.context, enum_of(kContexts, span_context_name, entry[3].get<std::string>()));
   const auto state = states.find(span.version);
   if (state == states.end()) return data_loss(fmt::format("version {} has no state digest", span.version.value()));
   span.state = state->second;
@@ -316,7 +318,8 @@ Result<Group> parse_group(ByteSpan bytes) {
   const Fields fields(header);
   FLOTILLA_ASSIGN_OR_RETURN(const int format, fields.number<int>("format"));
   if (format != kGroupFormat) {
-    return failed_precondition(fmt::format("group format {}, this program reads {}: upgrade it", format, kGroupFormat));
+    return failed_precondition(fmt::format("group format {}, this program reads {}: upgrade {}", format, kGroupFormat,
+                                           format > kGroupFormat ? "it" : "the one that wrote the group"));
   }
   FLOTILLA_RETURN_IF_ERROR(check_digest(file, header_text->second, digest_text->second));
 

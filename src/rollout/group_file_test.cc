@@ -34,6 +34,7 @@ void expect_equal(const Episode& a, const Episode& b) {
     EXPECT_EQ(a.spans[i].end, b.spans[i].end);
     EXPECT_EQ(a.spans[i].version, b.spans[i].version);
     EXPECT_EQ(a.spans[i].state, b.spans[i].state);
+    EXPECT_EQ(a.spans[i].context, b.spans[i].context);
   }
 }
 
@@ -225,7 +226,11 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Parts& p) {
                   episode(p)["spans"][0] = {3, 5};
                 },
-                "[begin, end, version]"},
+                "[begin, end, version, context]"},
+        BadFile{"SpanWithoutContext", [](Parts& p) { episode(p)["spans"][0].erase(3); }, "[begin, end, version, context]"},
+        BadFile{"SpanContextAsNumber", [](Parts& p) { episode(p)["spans"][0][3] = 1; }, "[begin, end, version, context]"},
+        BadFile{"SpanOfUnknownContext", [](Parts& p) { episode(p)["spans"][0][3] = "old"; }, "one of the known"},
+        BadFile{"FirstSpanOfAKeptContext", [](Parts& p) { episode(p)["spans"][0][3] = "kept"; }, "span 0 keeps"},
         BadFile{"SpanBeginNegative", [](Parts& p) { episode(p)["spans"][0][0] = -3; }, "begin"},
         BadFile{"SpanEndAsText", [](Parts& p) { episode(p)["spans"][0][1] = "5"; }, "end"},
         BadFile{"SurplusTensor", [](Parts& p) { p.surplus = true; }, "5 tensors"},
@@ -269,12 +274,16 @@ TEST(GroupFile, RefusesASafetensorsFileOfSomethingElse) {
   EXPECT_NE(no_digest.status().message().find("no digest"), std::string::npos);
 }
 
-TEST(GroupFile, OfANewerFormatAsksForAnUpgrade) {
+TEST(GroupFile, OfAnotherFormatSaysWhoIsToBeUpgraded) {
   Parts parts;
-  parts.header["format"] = 2;
-  const auto parsed = parse_group(parts.write());
-  EXPECT_EQ(parsed.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(parsed.status().message().find("upgrade"), std::string::npos);
+  parts.header["format"] = 3;
+  const Status newer = parse_group(parts.write()).status();
+  EXPECT_EQ(newer.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(newer.message().find("upgrade it"), std::string::npos) << newer.to_string();
+  parts.header["format"] = 1;
+  const Status older = parse_group(parts.write()).status();
+  EXPECT_EQ(older.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(older.message().find("upgrade the one that wrote"), std::string::npos) << older.to_string();
 }
 
 // The lines of docs/formats/group.md, run by the safetensors package that we did not write.
@@ -284,7 +293,7 @@ TEST(GroupFile, IsReadByPythonInFiveLines) {
   const auto begin = page.find("```python\n") + 10;
   const std::string lines = page.substr(begin, page.find("```", begin) - begin);
   const std::string checks = R"(
-assert header["format"] == 1 and header["seed"] == 2**64 - 1 and header["split"] == "train", header
+assert header["format"] == 2 and header["seed"] == 2**64 - 1 and header["split"] == "train", header
 assert [e["reward"] for e in header["episodes"]] == [1.0, 0.0]
 assert [t.tolist() for t in tokens] == [[1, 2, 3, 40, 41, 50, 51, 52, 42], [1, 2, 3, 44, 45, 46]], tokens
 assert f.get_tensor("logprobs")[4] == -1.5 and f.get_tensor("sources").tolist()[:6] == [0, 0, 0, 1, 1, 2]

@@ -4,7 +4,8 @@
 
 namespace flotilla {
 
-// A whole group of two episodes: one of two turns with an observation and two versions, one cut off by the token limit.
+// A whole group of two episodes: one of two turns with an observation and two versions, the second of which came in the
+// observation and kept what was computed; one cut off by the token limit.
 inline Group make_test_group() {
   Group group;
   GroupIdentity& identity = group.identity;
@@ -30,7 +31,8 @@ inline Group make_test_group() {
   two_turns.tokens = {1, 2, 3, 40, 41, 50, 51, 52, 42};
   two_turns.sources = {kP, kP, kP, kM, kM, kE, kE, kE, kM};
   two_turns.logprobs = {0, 0, 0, -0.25f, -1.5f, 0, 0, 0, -0.1f};
-  two_turns.spans = {{3, 5, Version(4), sha256("four")}, {5, 9, Version(5), sha256("five")}};
+  two_turns.spans = {{3, 6, Version(4), sha256("four"), SpanContext::kNew},
+                     {6, 9, Version(5), sha256("five"), SpanContext::kKept}};
   two_turns.turns = {5, 9};
   two_turns.end = EpisodeEnd::kDone;
   two_turns.reward = 1;

@@ -95,6 +95,17 @@ TEST(Groups, KnowTheirOldestVersion) {
   EXPECT_EQ(group.oldest_version(), Version(5));
 }
 
+TEST(CheckGroup, AcceptsAKeptContextThatTheSameVersionComputesAnew) {
+  Group group = make_test_group();
+  VersionSpan& kept = group.episodes[0].spans[1];
+  VersionSpan anew = kept;
+  kept.end = anew.begin = 8;
+  anew.context = SpanContext::kNew;
+  group.episodes[0].spans.push_back(anew);
+  const Status status = check_group(group);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+}
+
 TEST(CheckGroup, AcceptsAWholeGroup) { EXPECT_TRUE(check_group(make_test_group()).ok()); }
 
 struct BadGroup {
@@ -161,10 +172,20 @@ INSTANTIATE_TEST_SUITE_P(
                  "turn 1 ends at 8"},
         BadGroup{"DroppedTurn", [](Group& g) { first(g).turns = {5}; }, "after the last turn"},
         BadGroup{"NoSpans", [](Group& g) { first(g).spans.clear(); }, "spans end at 3"},
-        BadGroup{"GapBetweenSpans", [](Group& g) { first(g).spans[1].begin = 6; }, "span 1"},
+        BadGroup{"GapBetweenSpans", [](Group& g) { first(g).spans[1].begin = 7; }, "span 1"},
         BadGroup{"EmptySpan", [](Group& g) { first(g).spans[0].end = 3; }, "span 0"},
         BadGroup{"SpanPastTheEnd", [](Group& g) { first(g).spans[1].end = 10; }, "spans end at 10"},
-        BadGroup{"VersionThatFalls", [](Group& g) { first(g).spans[1].version = Version(3); }, "version 3 after 4"},
+        BadGroup{"VersionThatFalls", [](Group& g) { first(g).spans[1].version = Version(3); }, "version 3 in a kept"},
+        BadGroup{"VersionThatKeepsItsOwnContext", [](Group& g) { first(g).spans[1].version = Version(4); },
+                 "version 4 in a kept context after 4 in a new one"},
+        BadGroup{"VersionThatComputesItsOwnContextAnew",
+                 [](Group& g) {
+                   first(g).spans = {{3, 4, Version(4), sha256("four")}, {4, 9, Version(4), sha256("four")}};
+                 },
+                 "version 4 in a new context after 4 in a new one"},
+        BadGroup{"FirstContextKept", [](Group& g) { first(g).spans[0].context = SpanContext::kKept; }, "span 0 keeps"},
+        BadGroup{"NewContextInAnObservation", [](Group& g) { first(g).spans[1].context = SpanContext::kNew; },
+                 "no model token"},
         BadGroup{"TwoStatesOfOneVersion", [](Group& g) { first(g).spans[1].state = sha256("other"); },
                  "two state digests"},
         BadGroup{"NegativeToken", [](Group& g) { first(g).tokens[3] = -1; }, "negative"},

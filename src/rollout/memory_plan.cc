@@ -84,8 +84,25 @@ Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules
         static_cast<double>(plan.versions_bytes) / kMiB, static_cast<double>(available) / kMiB));
   }
   plan.kv_blocks = std::min(room, most);
+  plan.kv_blocks_max = most;
+  plan.kv_bytes = plan.kv_blocks * block_bytes;
   plan.engine_bytes = engine_bytes(plan.kv_blocks);
   return plan;
+}
+
+std::string memory_text(const MemoryPlan& plan, const MemoryDemand& demand, std::int64_t available) {
+  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / kMiB; };
+  std::string text = fmt::format(
+      "{} groups of {} episodes take at most {:.0f} MiB: {:.0f} for the engine, {:.0f} for keys and values, {:.0f} for "
+      "versions of the weights; {:.0f} MiB may be used",
+      demand.groups, demand.group_size, mib(plan.total()), mib(plan.engine_bytes - plan.kv_bytes), mib(plan.kv_bytes),
+      mib(plan.versions_bytes), mib(available));
+  if (plan.kv_blocks < plan.kv_blocks_max) {
+    text += fmt::format("; {:.0f} % of the keys and values that they could have fit: the last episodes wait or are "
+                        "computed again",
+                        100.0 * static_cast<double>(plan.kv_blocks) / static_cast<double>(plan.kv_blocks_max));
+  }
+  return text;
 }
 
 }  // namespace flotilla

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -29,6 +30,8 @@ Result<std::int32_t> prompt_tokens_to_plan(const EpisodeRules& rules,
 
 struct MemoryPlan {
   std::int64_t kv_blocks = 0;
+  std::int64_t kv_blocks_max = 0;   // that the sweep can use
+  std::int64_t kv_bytes = 0;        // of kv_blocks; part of the next
   std::int64_t engine_bytes = 0;    // with this KV pool
   std::int64_t versions_bytes = 0;  // the version held, the next one and its payload while it is fetched
   std::int64_t total() const { return engine_bytes + versions_bytes; }
@@ -38,5 +41,8 @@ struct MemoryPlan {
 // when not even one episode would fit.
 Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules& rules, const MemoryDemand& demand,
                                std::int64_t available);
+
+// What a sweep takes, of what, for people: before a worker starts.
+std::string memory_text(const MemoryPlan& plan, const MemoryDemand& demand, std::int64_t available);
 
 }  // namespace flotilla

@@ -40,6 +40,21 @@ TEST(MemoryPlan, FitsIntoWhatIsThere) {
   EXPECT_TRUE(plan_memory(toy_model().description, toy.rules, demand(), roomy.total()).ok());
 }
 
+TEST(MemoryPlan, SaysWhatASweepTakes) {
+  const Toy toy;
+  constexpr std::int64_t kMuch = std::int64_t{1} << 40;
+  const auto roomy = plan_memory(toy_model().description, toy.rules, demand(), kMuch).value();
+  const std::string all = memory_text(roomy, demand(), kMuch);
+  EXPECT_NE(all.find("4 groups of 3 episodes take at most"), std::string::npos) << all;
+  EXPECT_NE(all.find("1048576 MiB may be used"), std::string::npos) << all;
+  EXPECT_EQ(all.find("computed again"), std::string::npos) << all;
+  const std::int64_t half = roomy.total() - roomy.kv_bytes / 2;
+  const std::string less =
+      memory_text(plan_memory(toy_model().description, toy.rules, demand(), half).value(), demand(), half);
+  EXPECT_NE(less.find("; 49 % of the keys and values"), std::string::npos) << less;
+  EXPECT_NE(less.find("the last episodes wait or are computed again"), std::string::npos) << less;
+}
+
 TEST(AvailableMemory, IsKnownHere) { EXPECT_GT(available_memory(), 1 << 20); }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "rollout/row_share.h"
+#include "rollout/span_history.h"
 
 namespace flotilla {
 namespace {
@@ -30,98 +31,161 @@ struct Stream {
 };
 
 struct EpisodeInFlight {
+  std::uint32_t index;  // in its group
   EpisodeBuilder builder;
   Stream stream;
+  SpanHistory history;
 };
 
 struct GroupInFlight {
+  std::size_t number;  // FinishedGroup::item
+  SweepItem item;
   std::vector<TokenId> prompt;
   Stream prompt_stream;
+  bool begins_with_trunk = false;
   std::vector<std::unique_ptr<EpisodeInFlight>> episodes;
   std::int64_t unfinished = 0;
+
   bool resident() const {
     return std::ranges::any_of(episodes, [](const auto& episode) { return episode->stream.sequence.has_value(); });
+  }
+  // Some episode is to be forked from the prompt.
+  bool waits() const {
+    return std::ranges::any_of(
+        episodes, [](const auto& episode) { return !episode->stream.sequence && !episode->builder.ended(); });
   }
 };
 
 class Sweep {
  public:
-  Sweep(Engine& engine, const EpisodeRules& rules, const SweepSettings& settings, std::span<const SweepItem> items)
-      : engine_(engine), rules_(rules), settings_(settings), items_(items), groups_(items.size()) {}
-  ~Sweep() {
-    for (GroupInFlight& group : groups_) {
-      for (auto& episode : group.episodes) close(episode->stream);
-      close(group.prompt_stream);
-    }
-    close(trunk_);
-  }
+  Sweep(Engine& engine, const EpisodeRules& rules, const SweepSettings& settings, const SweepHooks& hooks)
+      : engine_(engine),
+        rules_(rules),
+        settings_(settings),
+        hooks_(hooks),
+        version_(settings.version),
+        state_(settings.state) {}
+  ~Sweep() { close_all(); }
   Sweep(const Sweep&) = delete;
   Sweep& operator=(const Sweep&) = delete;
 
-  Result<SweepReport> run(const std::function<Status(FinishedGroup)>& on_group, const std::stop_token& stop) {
-    FLOTILLA_RETURN_IF_ERROR(prepare());
-    while (report_.groups < std::ssize(groups_)) {
-      if (settings_.between_calls) keep_in_flight(settings_.between_calls());
+  Result<SweepReport> run(std::span<const SweepItem> items, const std::stop_token& stop) {
+    for (const SweepItem& item : items) FLOTILLA_RETURN_IF_ERROR(add(item));
+    if (groups_.size() > 1 && settings_.share_prefixes) find_trunk();
+    report_.prompt_tokens = trunk_.size;
+    for (const auto& group : groups_) count_prompt(*group);
+    places_ = unfinished_;
+    while (!groups_.empty()) {
+      if (hooks_.between_calls) keep_in_flight(hooks_.between_calls());
       if (stop.stop_requested()) return cancelled("sweep: asked to stop");
+      FLOTILLA_RETURN_IF_ERROR(take_newer());
       FLOTILLA_RETURN_IF_ERROR(admit());
-      FLOTILLA_RETURN_IF_ERROR(step(on_group));
+      const std::int64_t before = unfinished_;
+      FLOTILLA_RETURN_IF_ERROR(step());
+      std::erase_if(groups_, [](const auto& group) { return group->unfinished == 0; });
+      if (unfinished_ < before) FLOTILLA_RETURN_IF_ERROR(refill());
     }
     return report_;
   }
 
  private:
-  Status prepare() {
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      const SweepItem& item = items_[i];
-      GroupInFlight& group = groups_[i];
-      FLOTILLA_ASSIGN_OR_RETURN(group.prompt, episode_prompt(*rules_.tokenizer, item.task));
-      if (std::ssize(group.prompt) >= rules_.context) {
-        return invalid_argument(fmt::format("task {}: a prompt of {} tokens, the model's context is {}",
-                                            item.task.index, group.prompt.size(), rules_.context));
-      }
-      if (item.episodes < 1) return invalid_argument(fmt::format("a group of {} episodes", item.episodes));
-      group.prompt_stream.tokens = &group.prompt;
-      group.prompt_stream.size = static_cast<std::int32_t>(group.prompt.size()) - 1;
-      for (std::int32_t e = 0; e < item.episodes; ++e) {
-        const auto seed = environment_seed(settings_.seed, item.sample_group, static_cast<std::uint32_t>(e));
-        group.episodes.push_back(
-            std::make_unique<EpisodeInFlight>(EpisodeInFlight{{rules_, item.task, seed, group.prompt}, {}}));
-        EpisodeInFlight& episode = *group.episodes.back();
-        episode.stream.tokens = &episode.builder.episode().tokens;
-        episode.stream.size = episode.builder.size();
-      }
-      group.unfinished = item.episodes;
+  Status add(const SweepItem& item) {
+    auto group = std::make_unique<GroupInFlight>();
+    group->number = added_++;
+    group->item = item;
+    FLOTILLA_ASSIGN_OR_RETURN(group->prompt, episode_prompt(*rules_.tokenizer, item.task));
+    if (std::ssize(group->prompt) >= rules_.context) {
+      return invalid_argument(fmt::format("task {}: a prompt of {} tokens, the model's context is {}", item.task.index,
+                                          group->prompt.size(), rules_.context));
     }
-    if (groups_.size() > 1 && settings_.share_prefixes) find_trunk();
-    report_.prompt_tokens = trunk_.size;
-    for (const GroupInFlight& group : groups_) {
-      const std::int64_t copies = settings_.share_prefixes ? 1 : group.unfinished;
-      report_.prompt_tokens += copies * (std::ssize(group.prompt) - trunk_.size);
+    if (item.episodes < 1) return invalid_argument(fmt::format("a group of {} episodes", item.episodes));
+    group->prompt_stream.tokens = &group->prompt;
+    group->prompt_stream.size = static_cast<std::int32_t>(group->prompt.size()) - 1;
+    for (std::uint32_t e = 0; e < static_cast<std::uint32_t>(item.episodes); ++e) {
+      const auto seed = environment_seed(settings_.seed, item.sample_group, e);
+      group->episodes.push_back(std::make_unique<EpisodeInFlight>(
+          EpisodeInFlight{e, {rules_, group->item.task, seed, group->prompt}, {}, {}}));
+      EpisodeInFlight& episode = *group->episodes.back();
+      episode.stream.tokens = &episode.builder.episode().tokens;
+      episode.stream.size = episode.builder.size();
     }
+    group->unfinished = item.episodes;
+    unfinished_ += item.episodes;
+    latest_episodes_ = item.episodes;
+    groups_.push_back(std::move(group));
     return ok_status();
   }
 
   // Closes the last groups when more than `most` are to be finished.
   void keep_in_flight(std::int64_t most) {
     most_in_flight_ = std::max<std::int64_t>(1, most);
-    std::int64_t unfinished = 0;
-    for (GroupInFlight& group : groups_) {
-      if (group.unfinished == 0 || ++unfinished <= most_in_flight_) continue;
-      for (auto& episode : group.episodes) report_.evictions += close(episode->stream);
+    for (std::int64_t i = most_in_flight_; i < std::ssize(groups_); ++i) {
+      GroupInFlight& group = *groups_[static_cast<std::size_t>(i)];
+      for (const auto& episode : group.episodes) report_.evictions += close(episode->stream);
       close(group.prompt_stream);
     }
   }
 
+  // What computing the group's prompt takes, beside the trunk.
+  void count_prompt(const GroupInFlight& group) {
+    const std::int64_t copies = settings_.share_prefixes ? 1 : std::ssize(group.episodes);
+    report_.prompt_tokens += copies * (std::ssize(group.prompt) - (group.begins_with_trunk ? trunk_.size : 0));
+  }
+
   void find_trunk() {
-    trunk_.tokens = &groups_.front().prompt;
-    trunk_.size = groups_.front().prompt_stream.size;
-    for (const GroupInFlight& group : groups_) {
-      const auto end = group.prompt.begin() + std::min(trunk_.size, group.prompt_stream.size);
-      const auto differs = std::mismatch(group.prompt.begin(), end, trunk_.tokens->begin()).first;
-      trunk_.size = static_cast<std::int32_t>(differs - group.prompt.begin());
+    trunk_tokens_ = groups_.front()->prompt;
+    trunk_.size = groups_.front()->prompt_stream.size;
+    for (const auto& group : groups_) {
+      const auto end = group->prompt.begin() + std::min(trunk_.size, group->prompt_stream.size);
+      const auto differs = std::mismatch(group->prompt.begin(), end, trunk_tokens_.begin()).first;
+      trunk_.size = static_cast<std::int32_t>(differs - group->prompt.begin());
     }
     // Whole blocks are shared without a copy, so that the trunk takes no block that its groups would not take.
     trunk_.size -= trunk_.size % kBlockTokens;
+    for (const auto& group : groups_) group->begins_with_trunk = trunk_.size > 0;
+  }
+
+  // Groups in the places of episodes that have ended.
+  Status refill() {
+    if (!hooks_.refill) return ok_status();
+    while (unfinished_ + latest_episodes_ <= places_) {
+      FLOTILLA_ASSIGN_OR_RETURN(const std::optional<SweepItem> item, hooks_.refill());
+      if (!item) return ok_status();
+      FLOTILLA_RETURN_IF_ERROR(add(*item));
+      GroupInFlight& group = *groups_.back();
+      group.begins_with_trunk =
+          trunk_.size > 0 && group.prompt_stream.size >= trunk_.size &&
+          std::equal(group.prompt.begin(), group.prompt.begin() + trunk_.size, trunk_tokens_.begin());
+      count_prompt(group);
+    }
+    return ok_status();
+  }
+
+  Status take_newer() {
+    if (!hooks_.newer) return ok_status();
+    const std::optional<PulledVersion> next = hooks_.newer();
+    if (!next) return ok_status();
+    if (next->version <= version_) {
+      return internal_error(fmt::format("sweep: version {} after version {}", next->version.value(), version_.value()));
+    }
+    // What begins or is computed again from here on is the new version's, its prompt too.
+    close(trunk_);
+    for (const auto& group : groups_) {
+      close(group->prompt_stream);
+      for (const auto& episode : group->episodes) {
+        if (!episode->stream.sequence) continue;
+        const bool kept =
+            settings_.kv == KvAfterSwap::kKeep &&
+            episode->history.keep(engine_.length(*episode->stream.sequence), next->version, next->state_digest);
+        if (!kept) close(episode->stream);
+      }
+    }
+    FLOTILLA_RETURN_IF_ERROR(engine_.load(*next->state, OpenSequences::kKeep));
+    version_ = next->version;
+    state_ = next->state_digest;
+    ++report_.swaps;
+    if (hooks_.on_swap) hooks_.on_swap(version_);
+    return ok_status();
   }
 
   std::int32_t waiting(const Stream& stream) const {
@@ -131,20 +195,20 @@ class Sweep {
   struct Active {
     Stream* stream;
     std::int32_t waiting;  // tokens to append
-    std::size_t item;
-    std::optional<std::size_t> episode;  // none: the prompt or the trunk
+    GroupInFlight* group;
+    EpisodeInFlight* episode;  // none: the prompt or the trunk
   };
 
   // Streams with tokens to append, in order of group and episode.
   std::vector<Active> active() {
     std::vector<Active> streams;
-    const auto add = [&](Stream& stream, std::size_t item, std::optional<std::size_t> episode) {
-      if (const std::int32_t tokens = waiting(stream); tokens > 0) streams.push_back({&stream, tokens, item, episode});
+    const auto add = [&](Stream& stream, GroupInFlight* group, EpisodeInFlight* episode) {
+      if (const std::int32_t tokens = waiting(stream); tokens > 0) streams.push_back({&stream, tokens, group, episode});
     };
-    add(trunk_, 0, std::nullopt);
-    for (std::size_t item = 0; item < groups_.size(); ++item) {
-      add(groups_[item].prompt_stream, item, std::nullopt);
-      for (std::size_t e = 0; e < groups_[item].episodes.size(); ++e) add(groups_[item].episodes[e]->stream, item, e);
+    add(trunk_, nullptr, nullptr);
+    for (const auto& group : groups_) {
+      add(group->prompt_stream, group.get(), nullptr);
+      for (const auto& episode : group->episodes) add(episode->stream, group.get(), episode.get());
     }
     return streams;
   }
@@ -162,37 +226,39 @@ class Sweep {
       ++running;
       return true;
     };
-    if (trunk_.size > 0 && !trunk_.sequence) {
-      if (!fits(blocks_of(trunk_.size))) return ok_status();
-      FLOTILLA_ASSIGN_OR_RETURN(trunk_.sequence, engine_.open());
-    }
-    if (waiting(trunk_) > 0) return ok_status();
     std::int64_t unfinished = 0;
-    for (GroupInFlight& group : groups_) {
-      if (group.unfinished == 0) continue;
+    for (const auto& group : groups_) {
       if (++unfinished > most_in_flight_) return ok_status();
-      if (settings_.share_prefixes && !group.prompt_stream.sequence) {
-        const std::int64_t shared = trunk_.size / kBlockTokens;
-        if (!fits(blocks_of(group.prompt_stream.size) + 1 - shared)) return ok_status();
-        FLOTILLA_ASSIGN_OR_RETURN(group.prompt_stream.sequence,
-                                  trunk_.sequence ? engine_.fork(*trunk_.sequence) : engine_.open());
+      if (!group->waits()) continue;
+      if (settings_.share_prefixes && !group->prompt_stream.sequence) {
+        if (group->begins_with_trunk && !trunk_.sequence) {
+          if (!fits(blocks_of(trunk_.size))) return ok_status();
+          trunk_.tokens = &trunk_tokens_;
+          FLOTILLA_ASSIGN_OR_RETURN(trunk_.sequence, engine_.open());
+        }
+        if (group->begins_with_trunk && waiting(trunk_) > 0) continue;
+        const std::int64_t shared = group->begins_with_trunk ? trunk_.size / kBlockTokens : 0;
+        if (!fits(blocks_of(group->prompt_stream.size) + 1 - shared)) return ok_status();
+        FLOTILLA_ASSIGN_OR_RETURN(group->prompt_stream.sequence,
+                                  group->begins_with_trunk ? engine_.fork(*trunk_.sequence) : engine_.open());
       }
-      if (waiting(group.prompt_stream) > 0) continue;
-      for (auto& episode : group.episodes) {
+      if (waiting(group->prompt_stream) > 0) continue;
+      for (const auto& episode : group->episodes) {
         if (episode->stream.sequence || episode->builder.ended()) continue;
         // The prompt's last block is shared until the episode writes into it.
-        const std::int64_t shared = settings_.share_prefixes ? group.prompt_stream.size / kBlockTokens : 0;
+        const std::int64_t shared = settings_.share_prefixes ? group->prompt_stream.size / kBlockTokens : 0;
         if (!fits(blocks_of(episode->stream.size) - shared)) return ok_status();
         FLOTILLA_ASSIGN_OR_RETURN(episode->stream.sequence, settings_.share_prefixes
-                                                                ? engine_.fork(*group.prompt_stream.sequence)
+                                                                ? engine_.fork(*group->prompt_stream.sequence)
                                                                 : engine_.open());
+        episode->history.begin_anew(version_, state_);
       }
     }
     return ok_status();
   }
 
   // One forward call, or an eviction when it finds too few blocks.
-  Status step(const std::function<Status(FinishedGroup)>& on_group) {
+  Status step() {
     const std::vector<Active> streams = active();
     if (streams.empty()) return ok_status();  // prompts are there, their episodes come with the next admit()
     std::vector<std::int32_t> waiting_tokens;
@@ -207,13 +273,13 @@ class Sweep {
       const std::int32_t rows = share.rows[i];
       if (rows == 0) continue;
       const std::int32_t begin = engine_.length(*a.stream->sequence);
-      const bool reads = a.episode && rows == a.waiting;
+      const bool reads = a.episode != nullptr && rows == a.waiting;
       if (reads) {
         readouts[i] = {.offset = rows - 1,
                        .sampling = settings_.sampling,
                        .key = {.seed = settings_.seed,
-                               .group = items_[a.item].sample_group,
-                               .episode = static_cast<std::uint32_t>(*a.episode),
+                               .group = a.group->item.sample_group,
+                               .episode = a.episode->index,
                                .position = static_cast<std::uint32_t>(begin + rows)},
                        .target = std::nullopt};
         readers.push_back(&a);
@@ -227,32 +293,31 @@ class Sweep {
     ++report_.calls;
     first_stream_ = share.next;
     for (std::size_t i = 0; i < readers.size(); ++i) {
-      FLOTILLA_RETURN_IF_ERROR(take(readers[i]->item, *readers[i]->episode, (*results)[i], on_group));
+      FLOTILLA_RETURN_IF_ERROR(take(*readers[i]->group, *readers[i]->episode, (*results)[i]));
     }
     return ok_status();
   }
 
-  Status take(std::size_t item, std::size_t index, const ReadoutResult& result,
-              const std::function<Status(FinishedGroup)>& on_group) {
-    GroupInFlight& group = groups_[item];
-    EpisodeInFlight& episode = *group.episodes[index];
+  Status take(GroupInFlight& group, EpisodeInFlight& episode, const ReadoutResult& result) {
+    episode.history.sampled(episode.builder.size());
     FLOTILLA_RETURN_IF_ERROR(episode.builder.take(result.token, result.logprob));
     episode.stream.size = episode.builder.size();
     if (!episode.builder.ended()) return ok_status();
     close(episode.stream);
+    --unfinished_;
     if (--group.unfinished > 0) return ok_status();
     close(group.prompt_stream);
-    return on_group(finish(item));
+    return hooks_.on_group(finish(group));
   }
 
-  FinishedGroup finish(std::size_t item) {
-    GroupInFlight& group = groups_[item];
-    FinishedGroup finished{
-        .item = item, .prompt_tokens = static_cast<std::int32_t>(group.prompt.size()), .episodes = {}};
-    for (auto& in_flight : group.episodes) {
+  FinishedGroup finish(GroupInFlight& group) {
+    FinishedGroup finished{.item = group.number,
+                           .prompt_tokens = static_cast<std::int32_t>(group.prompt.size()),
+                           .episodes = {},
+                           .so_far = {}};
+    for (const auto& in_flight : group.episodes) {
       Episode episode = std::move(in_flight->builder).finish();
-      const auto size = static_cast<std::int32_t>(episode.tokens.size());
-      episode.spans = {{finished.prompt_tokens, size, settings_.version, settings_.state}};
+      episode.spans = std::move(in_flight->history).finish(static_cast<std::int32_t>(episode.tokens.size()));
       for (const TokenSource source : episode.sources) {
         report_.model_tokens += source == TokenSource::kModel;
         report_.environment_tokens += source == TokenSource::kEnvironment;
@@ -262,25 +327,35 @@ class Sweep {
     group.episodes.clear();
     report_.episodes += std::ssize(finished.episodes);
     ++report_.groups;
+    finished.so_far = report_;
     return finished;
   }
 
-  // Frees blocks: prompts that nobody uses at present, then the last of the running streams. False when one stream
-  // alone is too much.
+  // Frees blocks: prompts that nobody uses at present, then the last of the running streams; beside a single one, whose
+  // prompt may be of older weights, all that is there to be forked. False when it alone is too much.
   bool evict(const std::vector<Active>& streams) {
     bool freed = false;
-    for (GroupInFlight& group : groups_) {
-      if (group.prompt_stream.sequence && waiting(group.prompt_stream) == 0 && !group.resident()) {
-        close(group.prompt_stream);
+    for (const auto& group : groups_) {
+      if (group->prompt_stream.sequence && waiting(group->prompt_stream) == 0 && !group->resident()) {
+        close(group->prompt_stream);
         freed = true;
       }
     }
-    if (!freed) {
-      if (streams.size() < 2) return false;
+    if (!freed && streams.size() > 1) {
       close(*streams.back().stream);
+      freed = true;
     }
-    ++report_.evictions;
-    return true;
+    if (!freed) {
+      const auto give_up = [&](Stream& stream) {
+        if (!stream.sequence || waiting(stream) > 0) return;
+        close(stream);
+        freed = true;
+      };
+      for (const auto& group : groups_) give_up(group->prompt_stream);
+      give_up(trunk_);
+    }
+    report_.evictions += freed;
+    return freed;
   }
 
   // False when it was not open.
@@ -291,12 +366,27 @@ class Sweep {
     return true;
   }
 
+  void close_all() {
+    for (const auto& group : groups_) {
+      for (const auto& episode : group->episodes) close(episode->stream);
+      close(group->prompt_stream);
+    }
+    close(trunk_);
+  }
+
   Engine& engine_;
   const EpisodeRules& rules_;
   const SweepSettings& settings_;
-  const std::span<const SweepItem> items_;
-  std::vector<GroupInFlight> groups_;
-  Stream trunk_;  // what all prompts begin with, in whole blocks; empty when there is one group
+  const SweepHooks& hooks_;
+  Version version_;  // that the engine holds
+  Sha256Digest state_;
+  std::vector<std::unique_ptr<GroupInFlight>> groups_;  // unfinished
+  std::size_t added_ = 0;                               // groups so far
+  std::int64_t unfinished_ = 0;                         // episodes
+  std::int64_t places_ = 0;                             // of episodes: those of the beginning
+  std::int64_t latest_episodes_ = 0;                    // of the group that was added last
+  std::vector<TokenId> trunk_tokens_;                   // what all prompts of the beginning begin with
+  Stream trunk_;                                        // in whole blocks; empty when there was one group
   std::int64_t most_in_flight_ = std::numeric_limits<std::int64_t>::max();  // groups
   std::size_t first_stream_ = 0;
   SweepReport report_;
@@ -305,13 +395,11 @@ class Sweep {
 }  // namespace
 
 Result<SweepReport> run_sweep(Engine& engine, const EpisodeRules& rules, const SweepSettings& settings,
-                              std::span<const SweepItem> items, const std::function<Status(FinishedGroup)>& on_group,
-                              std::stop_token stop) {
+                              std::span<const SweepItem> items, const SweepHooks& hooks, std::stop_token stop) {
   if (settings.rows_per_call < 1) {
     return invalid_argument(fmt::format("sweep: {} rows a call", settings.rows_per_call));
   }
-  Sweep sweep(engine, rules, settings, items);
-  return sweep.run(on_group, stop);
+  return Sweep(engine, rules, settings, hooks).run(items, stop);
 }
 
 std::int64_t sweep_blocks_max(const EpisodeRules& rules, std::int32_t prompt_tokens, std::int64_t groups,

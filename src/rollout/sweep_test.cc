@@ -20,7 +20,7 @@ class WatchedEngine final : public Engine {
 
   const ModelDescription& description() const override { return engine_->description(); }
   Isa isa() const override { return engine_->isa(); }
-  Status load(const GridState& state) override { return engine_->load(state); }
+  Status load(const GridState& state, OpenSequences open) override { return engine_->load(state, open); }
   Result<SequenceId> open() override { return engine_->open(); }
   Result<SequenceId> fork(SequenceId source) override { return engine_->fork(source); }
   void close(SequenceId sequence) override { engine_->close(sequence); }
@@ -59,7 +59,7 @@ Outcome sweep(Engine& engine, const Toy& toy, std::span<const SweepItem> items,
     outcome.groups.emplace(group.item, std::move(group));
     return ok_status();
   };
-  const auto report = run_sweep(engine, toy.rules, settings, items, keep);
+  const auto report = run_sweep(engine, toy.rules, settings, items, {.on_group = keep});
   EXPECT_TRUE(report.ok()) << report.status().to_string();
   if (report.ok()) outcome.report = *report;
   EXPECT_EQ(engine.usage().sequences, 0);
@@ -323,7 +323,7 @@ TEST(Sweep, ShipsAGroupWhileOthersGoOn) {
     open_at_shipping.push_back(engine->usage().sequences);
     return ok_status();
   };
-  ASSERT_TRUE(run_sweep(*engine, toy.rules, kSettings, items, note).ok());
+  ASSERT_TRUE(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = note}).ok());
   ASSERT_EQ(open_at_shipping.size(), 5u);
   EXPECT_GT(open_at_shipping.front(), 0);
   EXPECT_EQ(open_at_shipping.back(), 0);
@@ -339,7 +339,7 @@ TEST(Sweep, StopsBetweenCallsAndClosesItsSequences) {
   };
   const auto items = toy.items(4, 4);
   const auto report = run_sweep(
-      engine, toy.rules, kSettings, items, [](FinishedGroup) { return ok_status(); }, stop.get_token());
+      engine, toy.rules, kSettings, items, {.on_group = [](const FinishedGroup&) { return ok_status(); }}, stop.get_token());
   EXPECT_EQ(report.status().code(), StatusCode::kCancelled);
   EXPECT_EQ(engine.calls.size(), 4u);
   EXPECT_EQ(engine.usage().sequences, 0);
@@ -352,16 +352,16 @@ TEST(Sweep, PassesOnErrorsAndClosesItsSequences) {
   const auto items = toy.items(4, 2);
   const auto fine = [](FinishedGroup) { return ok_status(); };
   const auto refuse = [](FinishedGroup) { return unavailable("no"); };
-  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, refuse).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = refuse}).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(engine.usage().sequences, 0);
 
   engine.before_forward = [] { return data_loss("layer 3: NaN"); };
-  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, fine).status().message(), "layer 3: NaN");
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = fine}).status().message(), "layer 3: NaN");
   EXPECT_EQ(engine.usage().sequences, 0);
 
   engine.before_forward = [] { return ok_status(); };
   toy.environment.broken_ = true;
-  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, fine).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(), StatusCode::kInternal);
   EXPECT_EQ(engine.usage().sequences, 0);
 }
 
@@ -369,7 +369,7 @@ TEST(Sweep, SaysWhenThePoolCannotHoldOneEpisode) {
   Toy toy;
   const auto engine = toy_engine(2);
   const auto items = toy.items(2, 2, 36);
-  const auto report = run_sweep(*engine, toy.rules, kSettings, items, [](FinishedGroup) { return ok_status(); });
+  const auto report = run_sweep(*engine, toy.rules, kSettings, items, {.on_group = [](const FinishedGroup&) { return ok_status(); }});
   EXPECT_EQ(report.status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(engine->usage().sequences, 0);
 }
@@ -379,13 +379,13 @@ TEST(Sweep, RefusesWhatCannotBeDecoded) {
   const auto engine = toy_engine();
   const auto fine = [](FinishedGroup) { return ok_status(); };
   auto items = toy.items(1, 0);
-  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, fine).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(), StatusCode::kInvalidArgument);
   items = toy.items(1, 1);
   items[0].task.question = std::string(200, 'a');
-  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, fine).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(), StatusCode::kInvalidArgument);
   SweepSettings settings = kSettings;
   settings.rows_per_call = 0;
-  EXPECT_EQ(run_sweep(*engine, toy.rules, settings, toy.items(1, 1), fine).status().code(),
+  EXPECT_EQ(run_sweep(*engine, toy.rules, settings, toy.items(1, 1), {.on_group = fine}).status().code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "engine/random_model.h"
 #include "rollout/episode_builder.h"
 #include "rollout/sweep.h"
+#include "sync/subscriber.h"
 
 namespace flotilla {
 
@@ -45,7 +49,7 @@ inline constexpr TokenId kToyEos = 0, kToyTurnEnd = 2, kToyA = 3, kToyB = 4, kTo
                          kToyAskA = 15;
 
 // "?" and "ab" ask, "!" answers, a "c" in the answer makes it wrong. What comes back depends on task, turn and seed.
-class ToyEnvironment final : public Environment {
+class ToyEnvironment : public Environment {
  public:
   EnvironmentLimits limits_{.model_tokens = 24, .turns = 4, .observation_tokens = 20};
   std::string system_ = "abc";
@@ -111,8 +115,30 @@ inline const RandomModel& toy_model() {
   return model;
 }
 
-inline std::unique_ptr<Engine> toy_engine(std::int64_t kv_blocks = 1000) {
-  auto engine = Engine::create(toy_model().description, {.threads = 1, .kv_blocks = kv_blocks}).value();
+// Version 0 is the toy model; from each to the next one integer in a hundred moves by one step.
+inline PulledVersion toy_version(std::uint64_t number) {
+  GridState state = toy_model().state;
+  PhiloxStream random(77, 0);
+  for (std::uint64_t version = 0; version < number; ++version) {
+    for (GridTensor& tensor : state.tensors) {
+      const auto step = [&](auto& q, int limit) {
+        if (random.below(100) == 0) q += random.below(2) == 0 ? (q < limit ? 1 : -1) : (q > -limit ? -1 : 1);
+      };
+      for (auto& q : tensor.q) step(q, kMatrixLimit);
+      for (auto& q : tensor.vector_q) step(q, kVectorLimit);
+    }
+  }
+  const Sha256Digest digest = state_digest(toy_model().description, state);
+  return {.version = Version(number),
+          .state_digest = digest,
+          .state = std::make_shared<const GridState>(std::move(state)),
+          .bytes = 0,
+          .path = ""};
+}
+
+inline std::unique_ptr<Engine> toy_engine(std::int64_t kv_blocks = 1000, int threads = 1, Isa isa = Isa::kAuto) {
+  const EngineOptions options{.threads = threads, .isa = isa, .kv_blocks = kv_blocks};
+  auto engine = Engine::create(toy_model().description, options).value();
   FLOTILLA_CHECK(engine->load(toy_model().state).ok());
   return engine;
 }
@@ -134,9 +160,57 @@ struct Toy {
   }
 };
 
+// The episode that its recorded spans make, token by token in a sequence of its own: no batch, no fork, no chunk. The
+// version and the context of each token are those of the span that it lies in.
+inline Episode plain_replay(Engine& engine, const EpisodeRules& rules, const Task& task, std::uint64_t seed,
+                            std::uint64_t sample_group, std::uint32_t index, const SamplingParams& sampling,
+                            std::span<const VersionSpan> spans,
+                            const std::function<const PulledVersion&(Version)>& version) {
+  const auto prompt = episode_prompt(*rules.tokenizer, task).value();
+  EpisodeBuilder builder(rules, task, environment_seed(seed, sample_group, index), prompt);
+  std::optional<SequenceId> sequence;
+  std::size_t span = 0;
+  const auto load = [&](Version number) {
+    FLOTILLA_CHECK(engine.load(*version(number).state, OpenSequences::kKeep).ok());
+  };
+  while (!builder.ended()) {
+    // A span's version computes from the token before the span on.
+    const std::int32_t size = builder.size();
+    ReadoutResult result;
+    if (!sequence) {
+      sequence = engine.open().value();
+      load(spans[span].version);
+    }
+    while (true) {
+      const std::int32_t next = engine.length(*sequence);
+      if (span + 1 < spans.size() && spans[span + 1].context == SpanContext::kKept && next == spans[span + 1].begin - 1) {
+        load(spans[++span].version);
+      }
+      if (span + 1 < spans.size() && spans[span + 1].context == SpanContext::kNew && size >= spans[span + 1].begin) {
+        engine.close(*sequence);
+        sequence = engine.open().value();
+        load(spans[++span].version);
+        continue;
+      }
+      const Readout readout{.offset = 0,
+                            .sampling = sampling,
+                            .key = {seed, sample_group, index, static_cast<std::uint32_t>(size)},
+                            .target = std::nullopt};
+      const Chunk chunk{*sequence, std::span(builder.episode().tokens).subspan(next, 1), {&readout, 1}};
+      result = engine.forward({&chunk, 1}).value()[0];
+      if (next + 1 == size) break;
+    }
+    FLOTILLA_CHECK(builder.take(result.token, result.logprob).ok());
+  }
+  if (sequence) engine.close(*sequence);
+  Episode episode = std::move(builder).finish();
+  episode.spans.assign(spans.begin(), spans.end());
+  return episode;
+}
+
 inline bool same_episode(const Episode& a, const Episode& b) {
   const auto same_span = [](const VersionSpan& x, const VersionSpan& y) {
-    return x.begin == y.begin && x.end == y.end && x.version == y.version && x.state == y.state;
+    return x.begin == y.begin && x.end == y.end && x.version == y.version && x.state == y.state && x.context == y.context;
   };
   return a.tokens == b.tokens && a.sources == b.sources && a.logprobs == b.logprobs && a.turns == b.turns &&
          a.end == b.end && a.reward == b.reward && a.metrics == b.metrics &&

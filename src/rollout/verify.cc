@@ -1,10 +1,11 @@
 #include "rollout/verify.h"
 
 #include <algorithm>
-#include <bit>
-#include <map>
+#include <set>
 
 #include <fmt/format.h>
+
+#include "rollout/span_replay.h"
 
 namespace flotilla {
 namespace {
@@ -82,41 +83,48 @@ Status replay_episode(const Episode& recorded, std::int32_t prompt_tokens, Episo
   return compare_outcome(recorded, builder.episode());
 }
 
-// Closes a sequence at the end of the scope.
-class SequenceGuard {
- public:
-  SequenceGuard(Engine& engine, SequenceId id) : engine_(engine), id_(id) {}
-  ~SequenceGuard() { engine_.close(id_); }
-  SequenceGuard(const SequenceGuard&) = delete;
-  SequenceGuard& operator=(const SequenceGuard&) = delete;
-  SequenceId id() const { return id_; }
-
- private:
-  Engine& engine_;
-  const SequenceId id_;
-};
-
-}  // namespace
-
-Result<VerifyReport> GroupVerifier::verify(const Group& group) {
-  if (const Status whole = check_group(group); !whole.ok()) return invalid_argument(whole.message());
-  FLOTILLA_RETURN_IF_ERROR(check_unit(group));
-  FLOTILLA_ASSIGN_OR_RETURN(const Task task, check_task(group));
-  FLOTILLA_RETURN_IF_ERROR(replay_rules(group, task));
-  VerifyReport report;
-  report.episodes = std::ssize(group.episodes);
-  std::map<Version, Sha256Digest> versions;
+VerifyReport report_of(const Group& group) {
+  VerifyReport report{.episodes = std::ssize(group.episodes), .prompt_tokens = group.prompt_tokens};
+  std::set<Version> versions;
   for (const Episode& episode : group.episodes) {
-    for (const VersionSpan& span : episode.spans) versions.emplace(span.version, span.state);
+    for (const VersionSpan& span : episode.spans) versions.insert(span.version);
     report.model_tokens += std::ranges::count(episode.sources, TokenSource::kModel);
     report.environment_tokens += std::ranges::count(episode.sources, TokenSource::kEnvironment);
   }
-  for (const auto& [version, state] : versions) {
-    FLOTILLA_RETURN_IF_ERROR(load(version, state));
-    FLOTILLA_RETURN_IF_ERROR(replay_version(group, version));
-  }
   report.versions = std::ssize(versions);
   return report;
+}
+
+}  // namespace
+
+Result<VerifyReport> GroupVerifier::verify(const Group& group) { return std::move(verify({&group, 1}).front()); }
+
+std::vector<Result<VerifyReport>> GroupVerifier::verify(std::span<const Group> groups) {
+  std::vector<ReplayedGroup> replayed;
+  for (const Group& group : groups) replayed.push_back({.group = &group, .status = check_without_weights(group)});
+  const auto load = [this](Version version) { return this->load(version); };
+  replay_spans(engine_, load, replayed);
+  std::vector<Result<VerifyReport>> results;
+  for (ReplayedGroup& one : replayed) {
+    // What stopped the call need not be this group's doing.
+    if (std::exchange(one.shared, false)) {
+      one.status = ok_status();
+      replay_spans(engine_, load, {&one, 1});
+    }
+    if (one.status.ok()) {
+      results.emplace_back(report_of(*one.group));
+    } else {
+      results.emplace_back(std::move(one.status));
+    }
+  }
+  return results;
+}
+
+Status GroupVerifier::check_without_weights(const Group& group) const {
+  if (const Status whole = check_group(group); !whole.ok()) return invalid_argument(whole.message());
+  FLOTILLA_RETURN_IF_ERROR(check_unit(group));
+  FLOTILLA_ASSIGN_OR_RETURN(const Task task, check_task(group));
+  return replay_rules(group, task);
 }
 
 Status GroupVerifier::check_unit(const Group& group) const {
@@ -178,8 +186,8 @@ Status GroupVerifier::replay_rules(const Group& group, const Task& task) const {
   return ok_status();
 }
 
-Status GroupVerifier::load(Version version, const Sha256Digest& recorded) {
-  if (loaded_ == recorded) return ok_status();
+Result<Sha256Digest> GroupVerifier::load(Version version) {
+  if (loaded_ && loaded_->first == version) return loaded_->second;
   auto pulled = weights_(version);
   if (!pulled.ok()) {
     const Status& status = pulled.status();
@@ -188,60 +196,10 @@ Status GroupVerifier::load(Version version, const Sha256Digest& recorded) {
     if (status.code() == StatusCode::kInvalidArgument) return internal_error(text);
     return Status(status.code(), text);
   }
-  FLOTILLA_RETURN_IF_ERROR(
-      expect_equal(fmt::format("the state digest of version {}", version.value()), recorded, pulled->state_digest));
   loaded_.reset();
-  FLOTILLA_RETURN_IF_ERROR(engine_.load(*pulled->state));
-  loaded_ = recorded;
-  return ok_status();
-}
-
-Status GroupVerifier::replay_version(const Group& group, Version version) {
-  const std::int32_t shared = group.prompt_tokens - 1;  // the prompt's last token is fed with each episode
-  FLOTILLA_ASSIGN_OR_RETURN(const SequenceId prompt_id, engine_.open());
-  const SequenceGuard prompt(engine_, prompt_id);
-  if (shared > 0) {
-    const Chunk chunk{prompt.id(), std::span(group.episodes.front().tokens).first(shared), {}};
-    FLOTILLA_RETURN_IF_ERROR(engine_.forward({&chunk, 1}).status());
-  }
-  for (std::size_t e = 0; e < group.episodes.size(); ++e) {
-    const Episode& episode = group.episodes[e];
-    const auto span = std::ranges::find(episode.spans, version, &VersionSpan::version);
-    if (span == episode.spans.end()) continue;
-    std::vector<Readout> readouts;
-    for (std::int32_t position = span->begin; position < span->end; ++position) {
-      if (episode.sources[position] != TokenSource::kModel) continue;
-      readouts.push_back({.offset = position - 1 - shared,
-                          .sampling = group.identity.sampling,
-                          .key = {.seed = group.identity.seed,
-                                  .group = sample_group(group.identity.group),
-                                  .episode = static_cast<std::uint32_t>(e),
-                                  .position = static_cast<std::uint32_t>(position)},
-                          .target = episode.tokens[position]});
-    }
-    FLOTILLA_ASSIGN_OR_RETURN(const SequenceId id, engine_.fork(prompt.id()));
-    const SequenceGuard sequence(engine_, id);
-    const Chunk chunk{sequence.id(), std::span(episode.tokens).subspan(shared, span->end - 1 - shared), readouts};
-    FLOTILLA_ASSIGN_OR_RETURN(const std::vector<ReadoutResult> results, engine_.forward({&chunk, 1}));
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      const std::int32_t position = readouts[i].offset + 1 + shared;
-      const TokenId token = episode.tokens[position];
-      const float logprob = episode.logprobs[position];
-      if (results[i].token != token) {
-        return invalid_argument(fmt::format(
-            "episode {}, position {}: recorded is token {}, version {} samples {} (the recorded one has the "
-            "logprob {})",
-            e, position, token, version.value(), results[i].token, results[i].target_logprob));
-      }
-      if (std::bit_cast<std::uint32_t>(results[i].logprob) != std::bit_cast<std::uint32_t>(logprob)) {
-        return invalid_argument(
-            fmt::format("episode {}, position {}: recorded is the logprob {} ({:08x}), version {} gives {} ({:08x})", e,
-                        position, logprob, std::bit_cast<std::uint32_t>(logprob), version.value(), results[i].logprob,
-                        std::bit_cast<std::uint32_t>(results[i].logprob)));
-      }
-    }
-  }
-  return ok_status();
+  FLOTILLA_RETURN_IF_ERROR(engine_.load(*pulled->state, OpenSequences::kKeep));
+  loaded_ = {version, pulled->state_digest};
+  return pulled->state_digest;
 }
 
 }  // namespace flotilla

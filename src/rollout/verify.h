@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -14,7 +17,8 @@ namespace flotilla {
 
 struct VerifyReport {
   std::int64_t episodes = 0;
-  std::int64_t model_tokens = 0;  // replayed, each with its logprob
+  std::int64_t prompt_tokens = 0;  // of the one prompt
+  std::int64_t model_tokens = 0;   // replayed, each with its logprob
   std::int64_t environment_tokens = 0;
   std::int64_t versions = 0;
 };
@@ -22,22 +26,21 @@ struct VerifyReport {
 // Replays groups: whatever fixes a group's content is computed again and compared exactly, without a tolerance.
 //
 // 1. The group is whole (check_group), of this run: seed, sampling, digests, group size; its task is the one that the
-// run
-//    assigns to its worker and counter; its prompt is that task's.
+//    run assigns to its worker and counter; its prompt is that task's.
 // 2. Environment and rules: each episode is built again from its model tokens; observations, turns, end, reward and
 //    metrics are equal.
-// 3. Weights: each version that the group names has the recorded state digest; one prefill an episode and version, the
-//    prompt computed once and forked, gives at every position that the version wrote the recorded token from the
-//    sampler and the recorded logprob, bit for bit.
+// 3. Weights: each version that the group names has the recorded state digest, and computes the tokens of its spans in
+//    the context that they say: at every position that it wrote it gives the recorded token from the sampler and the
+//    recorded logprob, bit for bit (span_replay.h).
 //
 // One thread.
 class GroupVerifier {
  public:
-  // The state of a version, for example Subscriber::fetch.
+  // The state of a version, for example Subscriber::fetch. A version is always the same state.
   using Weights = std::function<Result<PulledVersion>(Version)>;
 
   // All outlive the verifier. The engine has no open sequences, and its weights are replaced; its KV pool holds
-  // sweep_blocks_min().
+  // sweep_blocks_min(), and the more it holds the faster it goes.
   GroupVerifier(const RunAssets& assets, Engine& engine, Weights weights)
       : assets_(assets), engine_(engine), weights_(std::move(weights)) {}
 
@@ -45,18 +48,20 @@ class GroupVerifier {
   // episode, which position, what was recorded and what the replay gives. Any other error: it cannot be told
   // (not_found: a version is no longer there; failed_precondition: the backend was approximate).
   Result<VerifyReport> verify(const Group& group);
+  // The same for several at once, which is faster; one result a group.
+  std::vector<Result<VerifyReport>> verify(std::span<const Group> groups);
 
  private:
   Status check_unit(const Group& group) const;
   Result<Task> check_task(const Group& group) const;
   Status replay_rules(const Group& group, const Task& task) const;
-  Status load(Version version, const Sha256Digest& recorded);
-  Status replay_version(const Group& group, Version version);
+  Status check_without_weights(const Group& group) const;
+  Result<Sha256Digest> load(Version version);
 
   const RunAssets& assets_;
   Engine& engine_;
   const Weights weights_;
-  std::optional<Sha256Digest> loaded_;  // state that the engine holds
+  std::optional<std::pair<Version, Sha256Digest>> loaded_;  // that the engine holds
 };
 
 }  // namespace flotilla

@@ -34,7 +34,7 @@ class HonestRun {
       group.episodes = std::move(finished.episodes);
       return ok_status();
     };
-    FLOTILLA_CHECK(run_sweep(*engine_, assets_.rules, settings, {&item, 1}, keep).ok());
+    FLOTILLA_CHECK(run_sweep(*engine_, assets_.rules, settings, {&item, 1}, {.on_group = keep}).ok());
     return group;
   }
 
@@ -47,8 +47,10 @@ class HonestRun {
     const std::uint64_t key = sample_group(group.identity.group);
     for (std::uint32_t e = 0; e < static_cast<std::uint32_t>(assets_.spec.group_size); ++e) {
       EpisodeBuilder builder(assets_.rules, task, environment_seed(assets_.spec.seed, key, e), prompt);
+      std::int32_t first_late = 0;  // token of version 1
       while (!builder.ended()) {
         const bool late = builder.size() >= change;
+        if (late && first_late == 0) first_late = builder.size();
         FLOTILLA_CHECK(engine_->load(*states_[late ? 1 : 0].state).ok());
         const SequenceId sequence = engine_->open().value();
         const std::vector<TokenId> tokens = builder.episode().tokens;
@@ -63,8 +65,9 @@ class HonestRun {
       }
       const std::int32_t size = builder.size();
       Episode episode = std::move(builder).finish();
-      episode.spans = {{group.prompt_tokens, std::min(change, size), Version(0), states_[0].state_digest}};
-      if (size > change) episode.spans.push_back({change, size, Version(1), states_[1].state_digest});
+      const std::int32_t early_end = first_late > 0 ? first_late : size;
+      episode.spans = {{group.prompt_tokens, early_end, Version(0), states_[0].state_digest}};
+      if (first_late > 0) episode.spans.push_back({first_late, size, Version(1), states_[1].state_digest});
       group.episodes.push_back(std::move(episode));
     }
     return group;
@@ -271,7 +274,14 @@ INSTANTIATE_TEST_SUITE_P(
                    if (e.spans.size() == 2) e.spans[0].end -= 2, e.spans[1].begin -= 2;
                  }
                },
-               "position"}),
+               "position"},
+        Change{"ContextCalledKept",
+               [](Group& g) {
+                 for (Episode& e : g.episodes) {
+                   if (e.spans.size() == 2) e.spans[1].context = SpanContext::kKept;
+                 }
+               },
+               "version 1"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Verify, CannotTellAboutAnApproximateBackend) {

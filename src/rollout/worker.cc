@@ -14,8 +14,8 @@
 #include "rollout/group_file.h"
 #include "rollout/memory_plan.h"
 #include "rollout/operating_point.h"
-#include "rollout/sweep.h"
 #include "rollout/uploader.h"
+#include "rollout/version_watch.h"
 #include "rollout/wish.h"
 #include "rollout/worker_counter.h"
 #include "sync/subscriber.h"
@@ -165,6 +165,7 @@ class Worker {
     const std::int64_t limit = options_.memory_limit_bytes;
     const std::int64_t usable = limit > 0 && available > 0 ? std::min(limit, available) : std::max(limit, available);
     FLOTILLA_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(assets_.description, assets_.rules, demand, usable));
+    log_info("worker", "memory: {}", memory_text(plan, demand, usable));
     demand.engine.kv_blocks = plan.kv_blocks;
     if (options_.sweep_groups == 0) {
       // What does not fit would be evicted and computed again.
@@ -187,14 +188,34 @@ class Worker {
                               retrier_.run("get", "weights", stop_, [this] { return subscriber_->pull(); }));
     if (version_ && version_->version == pulled.version) return ok_status();
     FLOTILLA_RETURN_IF_ERROR(engine_->load(*pulled.state));
+    hold(pulled, clock_.monotonic() - begin);
+    return ok_status();
+  }
+
+  // The engine has the version now.
+  void hold(const PulledVersion& pulled, nanoseconds duration) {
     version_ = pulled;
     version_->state.reset();  // the subscriber keeps it as the base of the next delta
     events_.emit({"worker.pull",
                   {{"version", pulled.version.value()},
                    {"bytes", pulled.bytes},
                    {"path", pulled.path},
-                   {"seconds", seconds_of(clock_.monotonic() - begin)}}});
-    return ok_status();
+                   {"seconds", seconds_of(duration)}}});
+  }
+
+  // Takes the next counter's group into the list.
+  Result<SweepItem> begin_group(std::vector<GroupIdentity>& identities) {
+    FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t counter, counter_->take(1));
+    return item_of(counter, identities);
+  }
+
+  Result<SweepItem> item_of(std::uint64_t counter, std::vector<GroupIdentity>& identities) {
+    FLOTILLA_ASSIGN_OR_RETURN(Task task, assigned(counter));
+    identities.push_back(identity_of(counter, task.index));
+    ++begun_;
+    return SweepItem{.task = std::move(task),
+                     .sample_group = sample_group(identities.back().group),
+                     .episodes = assets_.spec.group_size};
   }
 
   Status sweep(std::int64_t groups) {
@@ -202,46 +223,99 @@ class Worker {
     std::vector<GroupIdentity> identities;
     std::vector<SweepItem> items;
     for (std::uint64_t counter = first; counter < first + static_cast<std::uint64_t>(groups); ++counter) {
-      FLOTILLA_ASSIGN_OR_RETURN(Task task, assigned(counter));
-      identities.push_back(identity_of(counter, task.index));
-      items.push_back({.task = std::move(task),
-                       .sample_group = sample_group(identities.back().group),
-                       .episodes = assets_.spec.group_size});
+      FLOTILLA_ASSIGN_OR_RETURN(items.emplace_back(), item_of(counter, identities));
     }
     const SweepSettings settings{.seed = assets_.spec.seed,
                                  .sampling = sampling(),
                                  .version = version_->version,
                                  .state = version_->state_digest,
-                                 .rows_per_call = options_.rows_per_call,
-                                 .between_calls = [this, groups] { return between_calls(groups); }};
+                                 .kv = options_.kv,
+                                 .rows_per_call = options_.rows_per_call};
     tell("working");
-    begun_ += groups;
-    double reward = 0;
-    const auto ship = [&](FinishedGroup finished) {
-      Group group{.identity = identities[finished.item],
-                  .prompt_tokens = finished.prompt_tokens,
-                  .episodes = std::move(finished.episodes)};
-      return this->ship(group, reward);
-    };
-    const nanoseconds begin = clock_.monotonic();
-    computing_since_ = begin;
+    SweepPart part{.begin = clock_.monotonic(), .before = {}, .reward = 0};
+    SweepHooks hooks{.on_group = [&](FinishedGroup finished) {
+      const Group group{.identity = identities[finished.item],
+                        .prompt_tokens = finished.prompt_tokens,
+                        .episodes = std::move(finished.episodes)};
+      FLOTILLA_RETURN_IF_ERROR(ship(group, part.reward));
+      // A sweep that is refilled may have no end.
+      if (finished.so_far.groups - part.before.groups >= groups) tell_sweep(finished.so_far, part);
+      return ok_status();
+    }};
+    hooks.between_calls = [this, groups] { return between_calls(groups); };
+    computing_since_ = part.begin;
     limited_ = false;
+    std::optional<VersionWatch> watch;
+    std::optional<VersionWatch::Fetched> taken;
+    nanoseconds taken_at{0};
+    if (options_.swap_now || options_.refill) {
+      watch.emplace(*subscriber_, version_->version,
+                    VersionWatch::Options{.fetch = options_.swap_now,
+                                          .poll = options_.poll,
+                                          .retry = options_.retry,
+                                          .seed = xxh3_64(as_bytes(id_.value()), 2)},
+                    events_, clock_);
+    }
+    if (options_.swap_now) {
+      hooks.newer = [&]() -> std::optional<PulledVersion> {
+        taken = watch->take();
+        if (!taken) return std::nullopt;
+        taken_at = clock_.monotonic();
+        return taken->version;
+      };
+      hooks.on_swap = [&](Version) {
+        hold(taken->version, taken->duration + clock_.monotonic() - taken_at);
+        taken.reset();
+        tell("working");
+      };
+    }
+    if (options_.refill) {
+      hooks.refill = [&]() -> Result<std::optional<SweepItem>> {
+        if (!wants_another(watch->head())) return std::optional<SweepItem>();
+        FLOTILLA_ASSIGN_OR_RETURN(SweepItem item, begin_group(identities));
+        return std::optional(std::move(item));
+      };
+    }
     FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report,
-                              run_sweep(*engine_, assets_.rules, settings, items, ship, grace_.token()));
-    const nanoseconds duration = clock_.monotonic() - begin;
-    if (point_ && !limited_) point_->add(report.groups, report.episodes, duration);
-    const double seconds = seconds_of(duration);
-    tokens_per_second_ = seconds > 0 ? static_cast<double>(report.model_tokens) / seconds : 0;
+                              run_sweep(*engine_, assets_.rules, settings, items, hooks, grace_.token()));
+    if (point_ && !limited_) point_->add(report.groups, report.episodes, clock_.monotonic() - part.begin);
+    if (report.groups > part.before.groups) tell_sweep(report, part);
+    return ok_status();
+  }
+
+  // Whether a group is to be added to the sweep under way.
+  bool wants_another(const std::optional<Head>& head) {
+    if (!head || stop_.stop_requested() || limited_) return false;  // the next sweep is a smaller one
+    // The sweep has to end for the new weights to be taken.
+    if (!options_.swap_now && head->version != version_->version) return false;
+    const std::int64_t room = options_.upload_queue - uploader_->waiting();
+    return wish_.take(*head, std::min<std::int64_t>(1, room), uploader_->uploaded(), clock_.monotonic()) > 0;
+  }
+
+  // Of a sweep, since the last event about it.
+  struct SweepPart {
+    nanoseconds begin{0};
+    SweepReport before;
+    double reward = 0;  // sum over its episodes
+  };
+
+  void tell_sweep(const SweepReport& now, SweepPart& part) {
+    const nanoseconds time = clock_.monotonic();
+    const double seconds = seconds_of(time - part.begin);
+    const std::int64_t episodes = now.episodes - part.before.episodes;
+    const std::int64_t model_tokens = now.model_tokens - part.before.model_tokens;
+    tokens_per_second_ = seconds > 0 ? static_cast<double>(model_tokens) / seconds : 0;
     events_.emit({"worker.sweep",
                   {{"version", version_->version.value()},
-                   {"groups", report.groups},
-                   {"episodes", report.episodes},
-                   {"model_tokens", report.model_tokens},
-                   {"prefill_tokens", report.prompt_tokens + report.environment_tokens},
-                   {"reward_mean", reward / static_cast<double>(report.episodes)},
+                   {"groups", now.groups - part.before.groups},
+                   {"episodes", episodes},
+                   {"model_tokens", model_tokens},
+                   {"prefill_tokens", now.prompt_tokens + now.environment_tokens - part.before.prompt_tokens -
+                                          part.before.environment_tokens},
+                   {"reward_mean", part.reward / static_cast<double>(episodes)},
                    {"seconds", seconds},
                    {"tokens_per_second", tokens_per_second_}}});
-    return ok_status();
+    part = {.begin = time, .before = now, .reward = 0};
   }
 
   // Sees what others do on the machine, when the last look is some time ago, and gives memory back that is not in use.
@@ -373,6 +447,9 @@ class Worker {
 
 Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
                                 std::stop_token stop, const Clock& clock) {
+  if (options.refill && options.sweep_groups == 0) {
+    return invalid_argument("worker: a sweep that is refilled needs a number of groups");
+  }
   if (options.key == nullptr || options.sweep_groups < 0 || options.upload_queue < 1 || options.rows_per_call < 1) {
     return invalid_argument(fmt::format("worker: key {}, {} groups a sweep, an upload queue of {}, {} rows a call",
                                         options.key ? "given" : "missing", options.sweep_groups, options.upload_queue,

@@ -111,6 +111,167 @@ TEST_F(WorkerTest, SwapsInTheNewestVersionBetweenSweeps) {
   EXPECT_EQ(sink_.events("worker.pull")[1]["path"], "delta 1");
 }
 
+// A hub and an environment that hold a sweep up, at chosen steps of the environment, until the worker has fetched a
+// version that was published there.
+class PublishedWithinASweep {
+ public:
+  PublishedWithinASweep(ToyRun& run, std::set<int> steps)
+      : run_(run), steps_(std::move(steps)), store_(*run.store, {}, 1, [this](const StoreCall& call) {
+          const std::lock_guard lock(mutex_);
+          if (!call.operation.starts_with("get")) return ok_status();
+          fetching_ |= call.key == run_.layout.delta(newest_);
+          // Whoever looks at head again has come to the end of the fetch before.
+          if (call.key == run_.layout.head() && fetching_) fetched_ = newest_;
+          changed_.notify_all();
+          return ok_status();
+        }) {}
+
+  ObjectStore& store() { return store_; }
+  EnvironmentOpener opener() {
+    return [this](std::string_view, ByteSpan, const std::filesystem::path&) -> Result<std::unique_ptr<Environment>> {
+      return std::unique_ptr<Environment>(std::make_unique<Gate>(*this));
+    };
+  }
+
+ private:
+  class Gate final : public ToyEnvironment {
+   public:
+    explicit Gate(PublishedWithinASweep& all) : all_(all) {}
+    Result<Transition> step(const Task& task, std::span<const std::string> actions, std::uint64_t seed) const override {
+      all_.step();
+      return ToyEnvironment::step(task, actions, seed);
+    }
+
+   private:
+    PublishedWithinASweep& all_;
+  };
+
+  void step() {
+    if (!steps_.contains(++step_)) return;
+    {
+      const std::lock_guard lock(mutex_);
+      newest_ = Version(newest_.value() + 1);
+      fetching_ = false;
+    }
+    run_.publish();
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return fetched_ == newest_; }));
+  }
+
+  ToyRun& run_;
+  const std::set<int> steps_;
+  int step_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Version newest_;
+  bool fetching_ = false;
+  std::optional<Version> fetched_;
+  FaultStore store_;
+};
+
+TEST_F(WorkerTest, TakesNewVersionsUnderRunningEpisodes) {
+  for (const KvAfterSwap kv : {KvAfterSwap::kRecompute, KvAfterSwap::kKeep}) {
+    PhiloxStream random(11, static_cast<std::uint64_t>(kv));
+    for (int life = 0; life < 3; ++life) {
+      ToyRun run;
+      WaitingSink sink;
+      run.publish();
+      run.want(8);
+      std::set<int> steps;
+      while (steps.size() < 3) steps.insert(1 + static_cast<int>(random.below(20)));
+      PublishedWithinASweep hub(run, steps);
+      WorkerOptions options = this->options();
+      options.layout = run.layout;
+      options.learner_fingerprint = fingerprint(run.learner->public_key());
+      options.state_folder = run.scratch.path() / "state";
+      options.sweep_groups = 8;
+      options.rows_per_call = 8;
+      options.swap_now = true;
+      options.kv = kv;
+      options.open_environment = hub.opener();
+      std::stop_source stop;
+      auto result = std::async(std::launch::async, [&] { return run_worker(hub.store(), options, sink, stop.get_token()); });
+      EXPECT_TRUE(sink.wait_for("worker.upload", 8));
+      stop.request_stop();
+      const auto report = result.get();
+      ASSERT_TRUE(report.ok()) << report.status().to_string();
+      EXPECT_EQ(sink.events("worker.pull").size(), 4u);
+      ASSERT_EQ(sink.events("worker.sweep").size(), 1u) << "all within one sweep";
+      EXPECT_EQ(sink.events("worker.sweep")[0]["version"], 3);
+
+      const RunAssets assets = run.assets().value();
+      const auto engine = toy_engine(64);
+      const auto subscriber =
+          Subscriber::create(*run.store, run.layout, assets.description, run.learner->public_key(), null_event_sink());
+      GroupVerifier verifier(assets, *engine, [&](Version version) { return subscriber->fetch(version); });
+      std::int64_t later = 0;
+      for (const ObjectInfo& info : list_all(*run.store, run.layout.rollouts()).value()) {
+        const Group group = parse_group(run.store->get(info.key)->bytes).value();
+        EXPECT_EQ(info.key, run.layout.rollout(group.oldest_version(), group.identity.worker, group.identity.group));
+        const auto verified = verifier.verify(group);
+        EXPECT_TRUE(verified.ok()) << verified.status().to_string();
+        for (const Episode& episode : group.episodes) {
+          for (std::size_t i = 1; i < episode.spans.size(); ++i) {
+            later += episode.spans[i].context == (kv == KvAfterSwap::kKeep ? SpanContext::kKept : SpanContext::kNew);
+          }
+        }
+      }
+      EXPECT_GT(later, 0);
+    }
+  }
+}
+
+TEST_F(WorkerTest, RefillsASweepUntilNoMoreGroupsAreWanted) {
+  run_.publish();
+  run_.want(13);
+  WorkerOptions options = this->options();
+  options.refill = true;
+  Running worker = start(options);
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 13));
+  ASSERT_TRUE(sink_.wait_for_reason("to count the groups"));
+  ASSERT_TRUE(worker.end().ok());
+  std::set<std::uint64_t> counters;
+  for (const Group& group : groups()) counters.insert(group.identity.counter);
+  EXPECT_EQ(counters.size(), 13u);
+  EXPECT_EQ(*counters.rbegin(), 12u);
+  std::int64_t told = 0;
+  for (const auto& sweep : sink_.events("worker.sweep")) told += sweep["groups"].get<std::int64_t>();
+  EXPECT_EQ(told, 13);
+}
+
+TEST_F(WorkerTest, EndsARefilledSweepForANewVersion) {
+  run_.publish();
+  run_.want(100'000);
+  WorkerOptions options = this->options();
+  options.refill = true;
+  Running worker = start(options);
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 4));
+  run_.publish();
+  ASSERT_TRUE(sink_.wait_for("worker.pull", 2));
+  ASSERT_TRUE(worker.end().ok());
+  for (const Group& group : groups()) {
+    for (const Episode& episode : group.episodes) EXPECT_EQ(episode.spans.size(), 1u);
+  }
+}
+
+TEST_F(WorkerTest, LeavesARefilledSweepWhenTheRunIsFinished) {
+  run_.publish();
+  run_.want(100'000);
+  WorkerOptions options = this->options();
+  options.refill = true;
+  options.swap_now = true;
+  Running worker = start(options);
+  ASSERT_TRUE(sink_.wait_for("worker.upload", 4));
+  run_.publish();
+  ASSERT_TRUE(sink_.wait_for("worker.pull", 2));
+  ASSERT_TRUE(sink_.wait_for("worker.sweep", sink_.events("worker.sweep").size() + 2)) << "tells how it goes on";
+  run_.want(0, RunState::kFinished);
+  const auto report = worker.result.get();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->reason, "finished");
+  EXPECT_EQ(report->dropped, 0);
+}
+
 TEST_F(WorkerTest, WaitsForTheFirstVersionAndForAWish) {
   Running worker = start(options());
   ASSERT_TRUE(sink_.wait_for_reason("first version"));
@@ -366,7 +527,7 @@ TEST_F(WorkerTest, LeavesInARest) {
 TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
   for (const auto change : std::initializer_list<void (*)(WorkerOptions&)>{
            [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = -1; },
-           [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; },
+           [](WorkerOptions& o) { o.refill = true, o.sweep_groups = 0; }, [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; },
            [](WorkerOptions& o) { o.operator_name = "a b"; }, [](WorkerOptions& o) { o.operator_name = "a/b"; }}) {
     WorkerOptions options = this->options();
     change(options);
