@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "rollout/group_file.h"
 #include "rollout/sweep.h"
 #include "rollout/verify.h"
+#include "rollout/verify_speed.h"
 #include "sync/subscriber.h"
 #include "telemetry/progress_line.h"
 
@@ -28,7 +30,13 @@ struct VerifyOptions {
   std::string run;
   std::vector<std::string> groups;
   int threads = 0;
+  bool speed = false;
+  int repeat = 5;
 };
+
+constexpr std::int64_t kBlocks = 512;           // of the KV pool, unless one episode may need more
+constexpr std::int64_t kTokensTogether = 5000;  // that are verified in one go: some twenty slices of a forward call
+constexpr std::size_t kGroupsMeasured = 8;
 
 // A group file on a folder hub lies at HUB/OWNER/RUN/rollouts/VERSION/WORKER/GROUP: it names its run.
 Result<RunAddress> run_of_path(const std::string& path) {
@@ -76,6 +84,27 @@ Result<Bytes> read_group(const VerifyOptions& options, ObjectStore& store, const
   return std::move(object.bytes);
 }
 
+// --speed.
+Status measure(const VerifyOptions& options, const RunAssets& assets, Engine& engine,
+               const GroupVerifier::Weights& weights, const std::vector<std::string>& names,
+               const std::function<Result<Bytes>(const std::string&)>& read) {
+  // Enough to find some of one version.
+  std::vector<Bytes> files;
+  for (std::size_t i = 0; i < std::min(names.size(), 4 * kGroupsMeasured); ++i) {
+    FLOTILLA_ASSIGN_OR_RETURN(files.emplace_back(), read(names[i]));
+  }
+  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<Group> groups, groups_of_one_version(files, kGroupsMeasured));
+  ProgressLine progress(std::cerr, inspect_terminal(2));
+  const auto speed = measure_verification(assets, engine, weights, groups, options.repeat, [&](int round) {
+    progress.update(fmt::format("measuring: {}/{}", round, options.repeat));
+  });
+  progress.finish();
+  FLOTILLA_RETURN_IF_ERROR(speed.status());
+  fmt::print("version {}, {}\n{}", groups.front().oldest_version().value(), isa_name(engine.isa()),
+             verify_speed_text(*speed));
+  return ok_status();
+}
+
 Status verify(const VerifyOptions& options) {
   StopSignals signals;
   if (options.run.empty() && options.groups.empty()) {
@@ -89,50 +118,71 @@ Status verify(const VerifyOptions& options) {
   EngineOptions engine_options;
   engine_options.threads =
       options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  engine_options.kv_blocks = sweep_blocks_max(assets.rules, assets.rules.context / 2, 1, 1) * 2;
+  engine_options.kv_blocks = std::max(kBlocks, 2 * sweep_blocks_max(assets.rules, assets.rules.context / 2, 1, 1));
   FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(assets.description, engine_options));
   const auto subscriber =
       Subscriber::create(*store, layout, assets.description, assets.spec.learner_key, null_event_sink());
   std::map<Version, PulledVersion> versions;  // the last one fetched: groups come in the order of their versions
-  GroupVerifier verifier(assets, *engine, [&](Version version) -> Result<PulledVersion> {
+  const GroupVerifier::Weights weights = [&](Version version) -> Result<PulledVersion> {
     if (const auto held = versions.find(version); held != versions.end()) return held->second;
     FLOTILLA_ASSIGN_OR_RETURN(PulledVersion pulled, subscriber->fetch(version));
     versions.clear();
     versions.emplace(version, pulled);
     return pulled;
-  });
-
+  };
   FLOTILLA_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_groups(options, *store, layout));
+  const auto read = [&](const std::string& name) { return read_group(options, *store, name); };
+  if (options.speed) return measure(options, assets, *engine, weights, names, read);
+
+  GroupVerifier verifier(assets, *engine, weights);
   ProgressLine progress(std::cerr, inspect_terminal(2));
   const auto begin = system_clock().monotonic();
   std::size_t done = 0;
   std::size_t refused = 0;
   std::size_t unchecked = 0;
-  std::int64_t tokens = 0;
-  for (const std::string& name : names) {
-    if (signals.stopped()) return cancelled(fmt::format("stopped after {} of {} groups", done, names.size()));
-    progress.update(fmt::format("verifying: {}/{} groups, {} refused", done, names.size(), refused));
-    FLOTILLA_ASSIGN_OR_RETURN(const Bytes bytes, read_group(options, *store, name));
-    auto group = parse_group(bytes);
-    Status status = group.status();
-    if (group.ok()) {
-      const auto report = verifier.verify(*group);
-      if (report.ok()) tokens += report->model_tokens;
-      status = report.status();
-    }
+  std::int64_t sampled = 0;
+  std::int64_t computed = 0;
+  const auto judge = [&](const std::string& name, const Status& status, bool at_fault) {
     ++done;
-    if (status.ok()) continue;
-    if (group.ok() && ends_verification(status.code())) return status.with_context(name);
-    // Only what the file says counts against its worker; a version that is gone or an inexact engine does not.
-    const bool at_fault = !group.ok() || status.code() == StatusCode::kInvalidArgument;
+    if (status.ok()) return;
     ++(at_fault ? refused : unchecked);
     progress.print(fmt::format("{}: {}{}", name, at_fault ? "" : "cannot be checked: ", status.message()));
+  };
+  for (std::size_t next = 0; next < names.size();) {
+    if (signals.stopped()) return cancelled(fmt::format("stopped after {} of {} groups", done, names.size()));
+    progress.update(fmt::format("verifying: {}/{} groups, {} refused", done, names.size(), refused));
+    std::vector<Group> groups;
+    std::vector<std::string> of;
+    for (std::int64_t tokens = 0; next < names.size() && tokens < kTokensTogether; ++next) {
+      FLOTILLA_ASSIGN_OR_RETURN(const Bytes bytes, read(names[next]));
+      auto group = parse_group(bytes);
+      if (!group.ok()) {
+        judge(names[next], group.status(), true);
+        continue;
+      }
+      for (const Episode& episode : group->episodes) tokens += std::ssize(episode.tokens) - group->prompt_tokens;
+      tokens += group->prompt_tokens;
+      groups.push_back(*std::move(group));
+      of.push_back(names[next]);
+    }
+    const auto results = verifier.verify(groups);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const Status& status = results[i].status();
+      if (ends_verification(status.code())) return status.with_context(of[i]);
+      // Only what the file says counts against its worker; a version that is gone or an inexact engine does not.
+      judge(of[i], status, status.code() == StatusCode::kInvalidArgument);
+      if (!results[i].ok()) continue;
+      sampled += results[i]->model_tokens;
+      computed += results[i]->prompt_tokens + results[i]->model_tokens + results[i]->environment_tokens;
+    }
   }
   progress.finish();
   const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
-  fmt::print("{} groups, {} accepted, {} refused{}; {} sampled tokens replayed in {:.1f} s\n", names.size(),
-             names.size() - refused - unchecked, refused,
-             unchecked > 0 ? fmt::format(", {} that cannot be checked", unchecked) : "", tokens, seconds);
+  fmt::print("{} groups, {} accepted, {} refused{}; {} sampled tokens replayed in {:.1f} s, {:.0f} tokens/s with prompts and "
+             "observations\n",
+             names.size(), names.size() - refused - unchecked, refused,
+             unchecked > 0 ? fmt::format(", {} that cannot be checked", unchecked) : "", sampled, seconds,
+             static_cast<double>(computed) / seconds);
   if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, names.size()));
   if (unchecked > 0) return failed_precondition(fmt::format("{} of {} groups not checked", unchecked, names.size()));
   return ok_status();
@@ -149,10 +199,17 @@ void add_verify_command(CLI::App& app, Action& action) {
   command->add_option("--threads", options->threads, "Threads of the engine; 0: one a core")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
+  command->add_flag("--speed", options->speed,
+                    "Measure instead: verification of some groups beside prefill with the same readouts, the sweep that "
+                    "made them, and the decoding of one sequence");
+  command->add_option("--repeat", options->repeat, "With --speed: rounds; medians are printed")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   command->footer(
       "Exits with 1 when a group is refused or cannot be checked.\n"
       "Examples:\n"
       "  flotilla verify --run out/demo/1/hub/demo/dictionary\n"
+      "  flotilla verify --run out/demo/1/hub/demo/dictionary --speed\n"
       "  flotilla verify out/demo/1/hub/demo/dictionary/rollouts/0000000003/*/*");
   command->callback([&action, options] { action = [options] { return verify(*options); }; });
 }

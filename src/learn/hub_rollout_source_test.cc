@@ -52,11 +52,12 @@ class HubRolloutSourceTest : public testing::Test {
                                  .sampling = identity.sampling,
                                  .version = Version(version),
                                  .state = versions_.state_of(Version(version)).value()};
-    const auto done = run_sweep(*engine_, toy_.rules, settings, std::span(&item, 1), [&](FinishedGroup finished) {
+    const auto keep = [&](FinishedGroup finished) {
       group.prompt_tokens = finished.prompt_tokens;
       group.episodes = std::move(finished.episodes);
       return ok_status();
-    });
+    };
+    const auto done = run_sweep(*engine_, toy_.rules, settings, std::span(&item, 1), {.on_group = keep});
     EXPECT_TRUE(done.ok()) << done.status().to_string();
     return group;
   }

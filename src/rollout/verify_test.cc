@@ -268,10 +268,14 @@ INSTANTIATE_TEST_SUITE_P(
                  }
                },
                "version 1"},
-        Change{"SpanMovedByTwoTokens",
+        Change{"SpanThatBeginsATokenEarlier",
                [](Group& g) {
                  for (Episode& e : g.episodes) {
-                   if (e.spans.size() == 2) e.spans[0].end -= 2, e.spans[1].begin -= 2;
+                   if (e.spans.size() < 2) continue;
+                   std::int32_t& begin = e.spans[1].begin;
+                   do --begin;
+                   while (e.sources[begin] != TokenSource::kModel);
+                   e.spans[0].end = begin;
                  }
                },
                "position"},
