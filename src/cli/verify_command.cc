@@ -178,11 +178,12 @@ Status verify(const VerifyOptions& options) {
   }
   progress.finish();
   const double seconds = std::chrono::duration<double>(system_clock().monotonic() - begin).count();
-  fmt::print("{} groups, {} accepted, {} refused{}; {} sampled tokens replayed in {:.1f} s, {:.0f} tokens/s with prompts and "
-             "observations\n",
-             names.size(), names.size() - refused - unchecked, refused,
-             unchecked > 0 ? fmt::format(", {} that cannot be checked", unchecked) : "", sampled, seconds,
-             static_cast<double>(computed) / seconds);
+  fmt::print(
+      "{} groups, {} accepted, {} refused{}; {} sampled tokens replayed in {:.1f} s, {:.0f} tokens/s with prompts and "
+      "observations\n",
+      names.size(), names.size() - refused - unchecked, refused,
+      unchecked > 0 ? fmt::format(", {} that cannot be checked", unchecked) : "", sampled, seconds,
+      static_cast<double>(computed) / seconds);
   if (refused > 0) return data_loss(fmt::format("{} of {} groups refused", refused, names.size()));
   if (unchecked > 0) return failed_precondition(fmt::format("{} of {} groups not checked", unchecked, names.size()));
   return ok_status();
@@ -199,9 +200,10 @@ void add_verify_command(CLI::App& app, Action& action) {
   command->add_option("--threads", options->threads, "Threads of the engine; 0: one a core")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
-  command->add_flag("--speed", options->speed,
-                    "Measure instead: verification of some groups beside prefill with the same readouts, the sweep that "
-                    "made them, and the decoding of one sequence");
+  command->add_flag(
+      "--speed", options->speed,
+      "Measure instead: verification of some groups beside prefill with the same readouts, the sweep that "
+      "made them, and the decoding of one sequence");
   command->add_option("--repeat", options->repeat, "With --speed: rounds; medians are printed")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

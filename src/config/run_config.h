@@ -222,7 +222,8 @@ struct WorkerSection {
     v(swap, "swap", "When a new version's weights are taken: after the sweep, or under its running episodes");
     v(kv, "kv", "With swap = \"now\": whether the keys and values of running episodes are computed again or kept");
     v(refill, "refill",
-      "Add groups to a sweep in the places of episodes that have ended (needs sweep_groups); with swap = \"drain\" until "
+      "Add groups to a sweep in the places of episodes that have ended (needs sweep_groups); with swap = \"drain\" "
+      "until "
       "a new version is out, and what began before ends with the older weights");
     v(politeness, "politeness",
       "What it leaves to other programs. polite: idle priority, and a tenth of the time while others use the machine; "

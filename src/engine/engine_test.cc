@@ -114,6 +114,34 @@ TEST(Engine, TakesNewWeightsOnlyWhileNoSequenceIsOpen) {
   EXPECT_EQ(engine->logprobs(tokens(20)).value(), before);
 }
 
+TEST(Engine, KeepsOpenSequencesUnderOtherWeightsWhereAskedTo) {
+  const RandomModel other = random_model(sizes(), 22).value();
+  const auto next = [](Engine& engine, SequenceId id) {
+    const std::vector<TokenId> one = {7};
+    const Readout readout = read_at(0, 9);
+    const Chunk chunk{id, one, {&readout, 1}};
+    return engine.forward({&chunk, 1}).value()[0].target_logprob;
+  };
+  // The second state, or the first one again, under a sequence that the first one has computed.
+  const auto kept = [&](const GridState& state) {
+    const auto engine = make_engine();
+    const SequenceId id = engine->open().value();
+    EXPECT_TRUE(append(*engine, id, tokens(20)).ok());
+    EXPECT_TRUE(engine->load(state, OpenSequences::kKeep).ok());
+    EXPECT_EQ(engine->length(id), 20);
+    return next(*engine, id);
+  };
+  const auto anew = [&](const GridState& state) {
+    const auto engine = make_engine(32, state);
+    const SequenceId id = engine->open().value();
+    EXPECT_TRUE(append(*engine, id, tokens(20)).ok());
+    return next(*engine, id);
+  };
+  EXPECT_EQ(kept(model().state), anew(model().state));
+  EXPECT_NE(kept(other.state), anew(other.state)) << "the keys and values are of the first state";
+  EXPECT_NE(kept(other.state), anew(model().state)) << "the last token is of the second";
+}
+
 TEST(Engine, KeepsItsWeightsWhenNewOnesAreBroken) {
   auto engine = make_engine();
   const auto before = engine->logprobs(tokens(9)).value();

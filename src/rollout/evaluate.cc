@@ -160,7 +160,8 @@ Result<Evaluation> evaluate(Engine& engine, const EpisodeRules& rules, const Eva
       if (progress) progress(++done);
       return ok_status();
     };
-    FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report, run_sweep(engine, rules, settings, items, {.on_group = on_group}, stop));
+    FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report,
+                              run_sweep(engine, rules, settings, items, {.on_group = on_group}, stop));
     add_work(evaluation.work, report);
     ++evaluation.sweeps;
   }

@@ -52,7 +52,7 @@ struct Episode {
   // Cover [prompt, size) without gaps. The first context is new; a new one begins at a model token. Versions rise from
   // span to span, and stay equal only where a new context takes the place of a kept one.
   std::vector<VersionSpan> spans;
-  std::vector<std::int32_t> turns;   // index one past the last model token of each turn
+  std::vector<std::int32_t> turns;  // index one past the last model token of each turn
   EpisodeEnd end = EpisodeEnd::kDone;
   double reward = 0;
   std::map<std::string, double> metrics;

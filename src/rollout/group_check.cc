@@ -111,8 +111,8 @@ Status check_turns(const Episode& episode, std::int32_t prompt_tokens) {
 
 // A kept context that is computed anew with the same version differs from it; a new one does not.
 bool follows(const VersionSpan& before, const VersionSpan& span) {
-  return span.version > before.version || (span.version == before.version && span.context == SpanContext::kNew &&
-                                           before.context == SpanContext::kKept);
+  return span.version > before.version ||
+         (span.version == before.version && span.context == SpanContext::kNew && before.context == SpanContext::kKept);
 }
 
 Status check_spans(const Episode& episode, std::int32_t prompt_tokens, std::map<Version, Sha256Digest>& states) {

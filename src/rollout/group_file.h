@@ -18,8 +18,8 @@ std::string_view episode_end_name(EpisodeEnd end);  // "done", "turn_limit", "to
 Bytes write_group(const Group& group);
 
 // Strict: what is returned passes check_group(), its digest fits, and write_group() of it is `bytes` again, so that any
-// prefix, changed bit or trailing byte is data_loss. Another format number is failed_precondition: another program wrote
-// it, which has to be upgraded, or this one.
+// prefix, changed bit or trailing byte is data_loss. Another format number is failed_precondition: another program
+// wrote it, which has to be upgraded, or this one.
 Result<Group> parse_group(ByteSpan bytes);
 
 }  // namespace flotilla

@@ -227,8 +227,10 @@ INSTANTIATE_TEST_SUITE_P(
                   episode(p)["spans"][0] = {3, 5};
                 },
                 "[begin, end, version, context]"},
-        BadFile{"SpanWithoutContext", [](Parts& p) { episode(p)["spans"][0].erase(3); }, "[begin, end, version, context]"},
-        BadFile{"SpanContextAsNumber", [](Parts& p) { episode(p)["spans"][0][3] = 1; }, "[begin, end, version, context]"},
+        BadFile{"SpanWithoutContext", [](Parts& p) { episode(p)["spans"][0].erase(3); },
+                "[begin, end, version, context]"},
+        BadFile{"SpanContextAsNumber", [](Parts& p) { episode(p)["spans"][0][3] = 1; },
+                "[begin, end, version, context]"},
         BadFile{"SpanOfUnknownContext", [](Parts& p) { episode(p)["spans"][0][3] = "old"; }, "one of the known"},
         BadFile{"FirstSpanOfAKeptContext", [](Parts& p) { episode(p)["spans"][0][3] = "kept"; }, "span 0 keeps"},
         BadFile{"SpanBeginNegative", [](Parts& p) { episode(p)["spans"][0][0] = -3; }, "begin"},

@@ -98,9 +98,10 @@ std::string memory_text(const MemoryPlan& plan, const MemoryDemand& demand, std:
       demand.groups, demand.group_size, mib(plan.total()), mib(plan.engine_bytes - plan.kv_bytes), mib(plan.kv_bytes),
       mib(plan.versions_bytes), mib(available));
   if (plan.kv_blocks < plan.kv_blocks_max) {
-    text += fmt::format("; {:.0f} % of the keys and values that they could have fit: the last episodes wait or are "
-                        "computed again",
-                        100.0 * static_cast<double>(plan.kv_blocks) / static_cast<double>(plan.kv_blocks_max));
+    text += fmt::format(
+        "; {:.0f} % of the keys and values that they could have fit: the last episodes wait or are "
+        "computed again",
+        100.0 * static_cast<double>(plan.kv_blocks) / static_cast<double>(plan.kv_blocks_max));
   }
   return text;
 }

@@ -35,7 +35,8 @@ std::vector<Chain> chains_of(std::span<ReplayedGroup> groups) {
       for (std::size_t begin = 0; begin < spans.size();) {
         std::size_t end = begin + 1;
         while (end < spans.size() && spans[end].context == SpanContext::kKept) ++end;
-        chains.push_back({.subject = &subject, .episode = e, .spans = spans.subspan(begin, end - begin), .sequence = {}});
+        chains.push_back(
+            {.subject = &subject, .episode = e, .spans = spans.subspan(begin, end - begin), .sequence = {}});
         begin = end;
       }
     }
@@ -56,10 +57,9 @@ Status compare(const Chain& chain, const VersionSpan& span, std::int32_t positio
   const auto recorded_bits = std::bit_cast<std::uint32_t>(logprob);
   const auto replayed_bits = std::bit_cast<std::uint32_t>(replayed.logprob);
   if (replayed_bits == recorded_bits) return ok_status();
-  return invalid_argument(
-      fmt::format("episode {}, position {}: recorded is the logprob {} ({:08x}), version {} gives {} ({:08x})",
-                  chain.episode, position, logprob, recorded_bits, span.version.value(), replayed.logprob,
-                  replayed_bits));
+  return invalid_argument(fmt::format(
+      "episode {}, position {}: recorded is the logprob {} ({:08x}), version {} gives {} ({:08x})", chain.episode,
+      position, logprob, recorded_bits, span.version.value(), replayed.logprob, replayed_bits));
 }
 
 class Replay {
@@ -170,8 +170,8 @@ class Replay {
                                        .position = static_cast<std::uint32_t>(position)},
                                .target = chain.recorded().tokens[position]});
       }
-      chunks.push_back(
-          {*chain.sequence, std::span(chain.recorded().tokens).subspan(computed, span.end - 1 - computed), readouts[i]});
+      chunks.push_back({*chain.sequence, std::span(chain.recorded().tokens).subspan(computed, span.end - 1 - computed),
+                        readouts[i]});
     }
     FLOTILLA_ASSIGN_OR_RETURN(const std::vector<ReadoutResult> results, engine_.forward(chunks));
     std::size_t result = 0;

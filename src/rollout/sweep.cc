@@ -134,6 +134,7 @@ class Sweep {
 
   void find_trunk() {
     trunk_tokens_ = groups_.front()->prompt;
+    trunk_.tokens = &trunk_tokens_;
     trunk_.size = groups_.front()->prompt_stream.size;
     for (const auto& group : groups_) {
       const auto end = group->prompt.begin() + std::min(trunk_.size, group->prompt_stream.size);
@@ -233,7 +234,6 @@ class Sweep {
       if (settings_.share_prefixes && !group->prompt_stream.sequence) {
         if (group->begins_with_trunk && !trunk_.sequence) {
           if (!fits(blocks_of(trunk_.size))) return ok_status();
-          trunk_.tokens = &trunk_tokens_;
           FLOTILLA_ASSIGN_OR_RETURN(trunk_.sequence, engine_.open());
         }
         if (group->begins_with_trunk && waiting(trunk_) > 0) continue;

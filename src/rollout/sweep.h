@@ -89,8 +89,8 @@ struct SweepHooks {
 Result<SweepReport> run_sweep(Engine& engine, const EpisodeRules& rules, const SweepSettings& settings,
                               std::span<const SweepItem> items, const SweepHooks& hooks, std::stop_token stop = {});
 
-// KV blocks that no sweep of `groups` groups can exceed while its weights stay and no group is added; and the least with
-// which one episode always fits.
+// KV blocks that no sweep of `groups` groups can exceed while its weights stay and no group is added; and the least
+// with which one episode always fits.
 std::int64_t sweep_blocks_max(const EpisodeRules& rules, std::int32_t prompt_tokens, std::int64_t groups,
                               std::int64_t group_size, bool share_prefixes = true);
 std::int64_t sweep_blocks_min(const EpisodeRules& rules, std::int32_t prompt_tokens);

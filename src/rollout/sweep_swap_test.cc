@@ -12,8 +12,7 @@ namespace {
 const PulledVersion& version(Version number) {
   static std::map<Version, PulledVersion> versions;
   const auto found = versions.find(number);
-  return found != versions.end() ? found->second
-                                 : versions.emplace(number, toy_version(number.value())).first->second;
+  return found != versions.end() ? found->second : versions.emplace(number, toy_version(number.value())).first->second;
 }
 
 struct Plan {
@@ -183,10 +182,9 @@ TEST(SweepWithNewWeights, RefusesAVersionThatIsNotNewer) {
   const auto items = toy.items(2, 2);
   const SweepSettings settings{
       .seed = 1, .sampling = {}, .version = Version(3), .state = version(Version(3)).state_digest};
-  const auto report =
-      run_sweep(*engine, toy.rules, settings, items,
-                {.on_group = [](const FinishedGroup&) { return ok_status(); },
-                 .newer = []() -> std::optional<PulledVersion> { return version(Version(3)); }});
+  const auto report = run_sweep(*engine, toy.rules, settings, items,
+                                {.on_group = [](const FinishedGroup&) { return ok_status(); },
+                                 .newer = []() -> std::optional<PulledVersion> { return version(Version(3)); }});
   EXPECT_EQ(report.status().code(), StatusCode::kInternal);
   EXPECT_EQ(engine->usage().sequences, 0);
 }
@@ -256,10 +254,10 @@ TEST(SweepRefill, EndsWithTheErrorOfTheOneThatGivesGroups) {
   const auto items = toy.items(2, 2);
   const SweepSettings settings{
       .seed = kSeed, .sampling = {}, .version = Version(0), .state = version(Version(0)).state_digest};
-  const auto report = run_sweep(
-      *engine, toy.rules, settings, items,
-      {.on_group = [](const FinishedGroup&) { return ok_status(); },
-       .refill = []() -> Result<std::optional<SweepItem>> { return unavailable("the disk is gone"); }});
+  const auto report =
+      run_sweep(*engine, toy.rules, settings, items,
+                {.on_group = [](const FinishedGroup&) { return ok_status(); },
+                 .refill = []() -> Result<std::optional<SweepItem>> { return unavailable("the disk is gone"); }});
   EXPECT_EQ(report.status().message(), "the disk is gone");
   EXPECT_EQ(engine->usage().sequences, 0);
 }

@@ -4,46 +4,12 @@
 
 #include <map>
 
-#include "rollout/toy_for_tests.h"
+#include "rollout/watched_engine_for_tests.h"
 
 namespace flotilla {
 namespace {
 
 const SweepSettings kSettings{.seed = 42, .sampling = {}, .version = Version(3), .state = sha256("three")};
-
-// Passes everything on and keeps the sizes of the chunks of each call.
-class WatchedEngine final : public Engine {
- public:
-  explicit WatchedEngine(std::int64_t kv_blocks = 1000) : engine_(toy_engine(kv_blocks)) {}
-  std::vector<std::vector<std::size_t>> calls;
-  std::function<Status()> before_forward = [] { return ok_status(); };
-
-  const ModelDescription& description() const override { return engine_->description(); }
-  Isa isa() const override { return engine_->isa(); }
-  Status load(const GridState& state, OpenSequences open) override { return engine_->load(state, open); }
-  Result<SequenceId> open() override { return engine_->open(); }
-  Result<SequenceId> fork(SequenceId source) override { return engine_->fork(source); }
-  void close(SequenceId sequence) override { engine_->close(sequence); }
-  std::int32_t length(SequenceId sequence) const override { return engine_->length(sequence); }
-  std::int64_t blocks_needed(SequenceId sequence, std::int32_t tokens) const override {
-    return engine_->blocks_needed(sequence, tokens);
-  }
-  Result<std::vector<ReadoutResult>> forward(std::span<const Chunk> chunks) override {
-    FLOTILLA_RETURN_IF_ERROR(before_forward());
-    auto results = engine_->forward(chunks);
-    if (results.ok()) {
-      auto& sizes = calls.emplace_back();
-      for (const Chunk& chunk : chunks) sizes.push_back(chunk.tokens.size());
-    }
-    return results;
-  }
-  Result<std::vector<float>> logprobs(std::span<const TokenId> tokens) override { return engine_->logprobs(tokens); }
-  EngineUsage usage() const override { return engine_->usage(); }
-  void give_back(std::int64_t keep_bytes) override { engine_->give_back(keep_bytes); }
-
- private:
-  std::unique_ptr<Engine> engine_;
-};
 
 using Groups = std::map<std::size_t, FinishedGroup>;
 
@@ -333,13 +299,13 @@ TEST(Sweep, StopsBetweenCallsAndClosesItsSequences) {
   Toy toy;
   WatchedEngine engine;
   std::stop_source stop;
-  engine.before_forward = [&] {
+  engine.before_forward = [&](std::span<const Chunk>) {
     if (engine.calls.size() == 3) stop.request_stop();
     return ok_status();
   };
   const auto items = toy.items(4, 4);
-  const auto report = run_sweep(
-      engine, toy.rules, kSettings, items, {.on_group = [](const FinishedGroup&) { return ok_status(); }}, stop.get_token());
+  const auto report = run_sweep(engine, toy.rules, kSettings, items,
+                                {.on_group = [](const FinishedGroup&) { return ok_status(); }}, stop.get_token());
   EXPECT_EQ(report.status().code(), StatusCode::kCancelled);
   EXPECT_EQ(engine.calls.size(), 4u);
   EXPECT_EQ(engine.usage().sequences, 0);
@@ -352,14 +318,15 @@ TEST(Sweep, PassesOnErrorsAndClosesItsSequences) {
   const auto items = toy.items(4, 2);
   const auto fine = [](FinishedGroup) { return ok_status(); };
   const auto refuse = [](FinishedGroup) { return unavailable("no"); };
-  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = refuse}).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = refuse}).status().code(),
+            StatusCode::kUnavailable);
   EXPECT_EQ(engine.usage().sequences, 0);
 
-  engine.before_forward = [] { return data_loss("layer 3: NaN"); };
+  engine.before_forward = [](std::span<const Chunk>) { return data_loss("layer 3: NaN"); };
   EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = fine}).status().message(), "layer 3: NaN");
   EXPECT_EQ(engine.usage().sequences, 0);
 
-  engine.before_forward = [] { return ok_status(); };
+  engine.before_forward = [](std::span<const Chunk>) { return ok_status(); };
   toy.environment.broken_ = true;
   EXPECT_EQ(run_sweep(engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(), StatusCode::kInternal);
   EXPECT_EQ(engine.usage().sequences, 0);
@@ -369,7 +336,8 @@ TEST(Sweep, SaysWhenThePoolCannotHoldOneEpisode) {
   Toy toy;
   const auto engine = toy_engine(2);
   const auto items = toy.items(2, 2, 36);
-  const auto report = run_sweep(*engine, toy.rules, kSettings, items, {.on_group = [](const FinishedGroup&) { return ok_status(); }});
+  const auto report =
+      run_sweep(*engine, toy.rules, kSettings, items, {.on_group = [](const FinishedGroup&) { return ok_status(); }});
   EXPECT_EQ(report.status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(engine->usage().sequences, 0);
 }
@@ -379,10 +347,12 @@ TEST(Sweep, RefusesWhatCannotBeDecoded) {
   const auto engine = toy_engine();
   const auto fine = [](FinishedGroup) { return ok_status(); };
   auto items = toy.items(1, 0);
-  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(),
+            StatusCode::kInvalidArgument);
   items = toy.items(1, 1);
   items[0].task.question = std::string(200, 'a');
-  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_sweep(*engine, toy.rules, kSettings, items, {.on_group = fine}).status().code(),
+            StatusCode::kInvalidArgument);
   SweepSettings settings = kSettings;
   settings.rows_per_call = 0;
   EXPECT_EQ(run_sweep(*engine, toy.rules, settings, toy.items(1, 1), {.on_group = fine}).status().code(),

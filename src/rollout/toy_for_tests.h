@@ -183,7 +183,8 @@ inline Episode plain_replay(Engine& engine, const EpisodeRules& rules, const Tas
     }
     while (true) {
       const std::int32_t next = engine.length(*sequence);
-      if (span + 1 < spans.size() && spans[span + 1].context == SpanContext::kKept && next == spans[span + 1].begin - 1) {
+      if (span + 1 < spans.size() && spans[span + 1].context == SpanContext::kKept &&
+          next == spans[span + 1].begin - 1) {
         load(spans[++span].version);
       }
       if (span + 1 < spans.size() && spans[span + 1].context == SpanContext::kNew && size >= spans[span + 1].begin) {
@@ -210,7 +211,8 @@ inline Episode plain_replay(Engine& engine, const EpisodeRules& rules, const Tas
 
 inline bool same_episode(const Episode& a, const Episode& b) {
   const auto same_span = [](const VersionSpan& x, const VersionSpan& y) {
-    return x.begin == y.begin && x.end == y.end && x.version == y.version && x.state == y.state && x.context == y.context;
+    return x.begin == y.begin && x.end == y.end && x.version == y.version && x.state == y.state &&
+           x.context == y.context;
   };
   return a.tokens == b.tokens && a.sources == b.sources && a.logprobs == b.logprobs && a.turns == b.turns &&
          a.end == b.end && a.reward == b.reward && a.metrics == b.metrics &&

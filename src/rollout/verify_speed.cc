@@ -126,14 +126,13 @@ class Measurement {
     }
     const Group& first = groups_.front();
     const VersionSpan& span = first.episodes.front().spans.front();
-    const SweepSettings settings{.seed = first.identity.seed,
-                                 .sampling = first.identity.sampling,
-                                 .version = span.version,
-                                 .state = span.state};
+    const SweepSettings settings{
+        .seed = first.identity.seed, .sampling = first.identity.sampling, .version = span.version, .state = span.state};
     const auto compare = [&](const FinishedGroup& finished) -> Status {
       const std::vector<Episode>& recorded = groups_[finished.item].episodes;
       for (std::size_t e = 0; e < recorded.size(); ++e) {
-        if (finished.episodes[e].tokens != recorded[e].tokens || finished.episodes[e].logprobs != recorded[e].logprobs) {
+        if (finished.episodes[e].tokens != recorded[e].tokens ||
+            finished.episodes[e].logprobs != recorded[e].logprobs) {
           return data_loss(fmt::format("group {}, episode {}: the sweep made something else",
                                        groups_[finished.item].identity.group.value(), e));
         }

@@ -58,8 +58,9 @@ class VerifySpeedTest : public testing::Test {
   }
 
   Result<VerifySpeed> measure(std::span<const Group> groups) {
-    return measure_verification(assets_, *engine_, [](Version version) { return toy_version(version.value()); }, groups,
-                                3, [](int) {}, CountingClock());
+    return measure_verification(
+        assets_, *engine_, [](Version version) { return toy_version(version.value()); }, groups, 3, [](int) {},
+        CountingClock());
   }
 
   ToyRun run_;

@@ -6,6 +6,7 @@
 
 #include "rollout/run_for_tests.h"
 #include "rollout/sweep.h"
+#include "rollout/watched_engine_for_tests.h"
 
 namespace flotilla {
 namespace {
@@ -73,6 +74,7 @@ class HonestRun {
     return group;
   }
 
+  const RunAssets& assets() const { return assets_; }
   const PulledVersion& state(std::size_t version) const { return states_[version]; }
 
  private:
@@ -287,6 +289,51 @@ INSTANTIATE_TEST_SUITE_P(
                },
                "version 1"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(Verify, TellsSeveralGroupsApart) {
+  std::vector<Group> groups = {honest().plain(), honest_group(), honest().plain(), honest_group(), honest_group()};
+  flip_bit(groups[2].episodes[1].logprobs[groups[2].prompt_tokens], 0);
+  groups[3].identity.arithmetic = kApproximate;
+  for (Episode& episode : groups[4].episodes) {
+    for (VersionSpan& span : episode.spans) span.version = Version(span.version.value() + 7);
+  }
+  const auto results = honest().verifier().verify(groups);
+  ASSERT_EQ(results.size(), 5u);
+  EXPECT_TRUE(results[0].ok()) << results[0].status().to_string();
+  EXPECT_TRUE(results[1].ok()) << results[1].status().to_string();
+  EXPECT_EQ(results[1]->versions, 2);
+  EXPECT_EQ(results[2].status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(results[3].status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(results[4].status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(honest().verifier().verify(std::span<const Group>()).empty());
+}
+
+// One group of a call may hold tokens that the engine cannot go on with.
+TEST(Verify, TriesGroupsAloneAfterACallThatFailed) {
+  const std::vector<Group> groups = {honest().plain(), honest_group()};
+  WatchedEngine engine(64);
+  int failed = 0;
+  engine.before_forward = [&](std::span<const Chunk> chunks) {
+    const bool of_both = chunks.size() > groups[0].episodes.size();
+    failed += of_both;
+    return of_both ? data_loss("layer 3: NaN") : ok_status();
+  };
+  GroupVerifier verifier(honest().assets(), engine, [](Version version) { return honest().state(version.value()); });
+  for (const auto& result : verifier.verify(groups)) EXPECT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(failed, 1);
+  engine.before_forward = [](std::span<const Chunk>) { return data_loss("layer 3: NaN"); };
+  for (const auto& result : verifier.verify(groups)) EXPECT_EQ(result.status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(engine.usage().sequences, 0);
+}
+
+TEST(Verify, GoesGroupByGroupThroughASmallPool) {
+  std::vector<Group> groups(4, honest().plain());
+  groups.push_back(honest_group());
+  WatchedEngine engine(9);
+  GroupVerifier verifier(honest().assets(), engine, [](Version version) { return honest().state(version.value()); });
+  for (const auto& result : verifier.verify(groups)) EXPECT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(engine.usage().blocks_used, 0);
+}
 
 TEST(Verify, CannotTellAboutAnApproximateBackend) {
   Group group = honest_group();

@@ -232,7 +232,8 @@ class Worker {
                                  .kv = options_.kv,
                                  .rows_per_call = options_.rows_per_call};
     tell("working");
-    SweepPart part{.begin = clock_.monotonic(), .before = {}, .reward = 0};
+    const nanoseconds begin = clock_.monotonic();
+    SweepPart part{.begin = begin, .before = {}, .reward = 0};
     SweepHooks hooks{.on_group = [&](FinishedGroup finished) {
       const Group group{.identity = identities[finished.item],
                         .prompt_tokens = finished.prompt_tokens,
@@ -278,7 +279,7 @@ class Worker {
     }
     FLOTILLA_ASSIGN_OR_RETURN(const SweepReport report,
                               run_sweep(*engine_, assets_.rules, settings, items, hooks, grace_.token()));
-    if (point_ && !limited_) point_->add(report.groups, report.episodes, clock_.monotonic() - part.begin);
+    if (point_ && !limited_) point_->add(report.groups, report.episodes, clock_.monotonic() - begin);
     if (report.groups > part.before.groups) tell_sweep(report, part);
     return ok_status();
   }
@@ -312,6 +313,7 @@ class Worker {
                    {"model_tokens", model_tokens},
                    {"prefill_tokens", now.prompt_tokens + now.environment_tokens - part.before.prompt_tokens -
                                           part.before.environment_tokens},
+                   {"evictions", now.evictions - part.before.evictions},
                    {"reward_mean", part.reward / static_cast<double>(episodes)},
                    {"seconds", seconds},
                    {"tokens_per_second", tokens_per_second_}}});

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "rollout/group_file.h"
+#include "rollout/memory_plan.h"
 #include "rollout/run_for_tests.h"
 #include "rollout/verify.h"
 #include "rollout/worker_counter.h"
@@ -190,7 +191,8 @@ TEST_F(WorkerTest, TakesNewVersionsUnderRunningEpisodes) {
       options.kv = kv;
       options.open_environment = hub.opener();
       std::stop_source stop;
-      auto result = std::async(std::launch::async, [&] { return run_worker(hub.store(), options, sink, stop.get_token()); });
+      auto result =
+          std::async(std::launch::async, [&] { return run_worker(hub.store(), options, sink, stop.get_token()); });
       EXPECT_TRUE(sink.wait_for("worker.upload", 8));
       stop.request_stop();
       const auto report = result.get();
@@ -449,6 +451,43 @@ TEST_F(WorkerTest, SaysHowMuchMemoryItNeeds) {
   EXPECT_NE(status.message().find("MiB needed"), std::string::npos) << status.to_string();
 }
 
+TEST_F(WorkerTest, MakesTheSameGroupsWhenMemoryIsTight) {
+  const Toy toy;
+  MemoryDemand demand;
+  demand.prompt_tokens = toy_model().description.context - 1;
+  demand.groups = 8;
+  demand.group_size = 3;
+  const auto roomy = plan_memory(toy_model().description, toy.rules, demand, std::int64_t{1} << 40).value();
+  const std::int64_t block_bytes = roomy.kv_bytes / roomy.kv_blocks;
+  std::vector<std::map<std::string, Bytes>> made;
+  std::vector<std::int64_t> evictions;
+  for (const std::int64_t blocks : {roomy.kv_blocks, std::int64_t{10}}) {
+    ToyRun run;
+    WaitingSink sink;
+    run.publish();
+    run.want(8);
+    WorkerOptions options = this->options();
+    options.learner_fingerprint = fingerprint(run.learner->public_key());
+    options.state_folder = run.scratch.path() / "state";
+    options.sweep_groups = 8;
+    options.memory_limit_bytes = roomy.total() - (roomy.kv_blocks - blocks) * block_bytes;
+    std::stop_source stop;
+    auto result =
+        std::async(std::launch::async, [&] { return run_worker(*run.store, options, sink, stop.get_token()); });
+    EXPECT_TRUE(sink.wait_for("worker.upload", 8));
+    stop.request_stop();
+    ASSERT_TRUE(result.get().ok());
+    const auto objects = list_all(*run.store, run.layout.rollouts()).value();
+    auto& groups = made.emplace_back();
+    for (const ObjectInfo& info : objects) groups[info.key] = run.store->get(info.key)->bytes;
+    evictions.push_back(sink.events("worker.sweep").at(0)["evictions"].get<std::int64_t>());
+  }
+  EXPECT_EQ(evictions[0], 0);
+  EXPECT_GT(evictions[1], 0);
+  EXPECT_EQ(made[0].size(), 8u);
+  EXPECT_TRUE(made[0] == made[1]);
+}
+
 TEST_F(WorkerTest, FindsOutHowManyGroupsToSweep) {
   run_.publish();
   run_.want(10'000);
@@ -527,8 +566,9 @@ TEST_F(WorkerTest, LeavesInARest) {
 TEST_F(WorkerTest, RefusesOptionsThatMakeNoSense) {
   for (const auto change : std::initializer_list<void (*)(WorkerOptions&)>{
            [](WorkerOptions& o) { o.key = nullptr; }, [](WorkerOptions& o) { o.sweep_groups = -1; },
-           [](WorkerOptions& o) { o.refill = true, o.sweep_groups = 0; }, [](WorkerOptions& o) { o.upload_queue = 0; }, [](WorkerOptions& o) { o.rows_per_call = 0; },
-           [](WorkerOptions& o) { o.operator_name = "a b"; }, [](WorkerOptions& o) { o.operator_name = "a/b"; }}) {
+           [](WorkerOptions& o) { o.refill = true, o.sweep_groups = 0; }, [](WorkerOptions& o) { o.upload_queue = 0; },
+           [](WorkerOptions& o) { o.rows_per_call = 0; }, [](WorkerOptions& o) { o.operator_name = "a b"; },
+           [](WorkerOptions& o) { o.operator_name = "a/b"; }}) {
     WorkerOptions options = this->options();
     change(options);
     EXPECT_EQ(failure(options).code(), StatusCode::kInvalidArgument);

@@ -127,6 +127,7 @@ const std::vector<EventKind>& table() {
         {"episodes", kInteger, "in the sweep"},
         {"model_tokens", kInteger, "sampled"},
         {"prefill_tokens", kInteger, "prompt and environment tokens read"},
+        {"evictions", kInteger, "sequences that made room in the KV pool and were computed again"},
         {"reward_mean", kNumber, "over its episodes"},
         {"seconds", kNumber, "of the sweep"},
         {"tokens_per_second", kNumber, "model tokens over seconds"}}},

@@ -122,7 +122,8 @@ class Fleet {
     return groups;
   }
 
-  // Whether an honest worker, given the same assignment and the same versions at the same places, makes this very group.
+  // Whether an honest worker, given the same assignment and the same versions at the same places, makes this very
+  // group.
   bool is_honest(const Group& group) {
     Engine& engine = this->engine(Isa::kScalar, 1, 16);
     if (!check_group(group).ok()) return false;
@@ -216,7 +217,8 @@ TEST(VerifyAtScale, TakesEveryHonestEpisode) {
     if (alarms > 5) break;
   }
   EXPECT_EQ(alarms, 0);
-  fmt::print("{} honest episodes, {} model tokens, {} evictions, {} false alarms\n", episodes, tokens, evictions, alarms);
+  fmt::print("{} honest episodes, {} model tokens, {} evictions, {} false alarms\n", episodes, tokens, evictions,
+             alarms);
   for (const auto& [what, count] : counts) fmt::print("  {:<45} {:>6}\n", what, count);
   EXPECT_GT(evictions, 100);
   EXPECT_EQ(counts.size(), 2 * isas.size() + 4 + 4 + 3) << "every way was taken";
@@ -295,7 +297,8 @@ bool move_boundary(Group& group, PhiloxStream& random) {
   if (episode.spans.size() < 2) return false;
   const std::size_t span = 1 + random.below(episode.spans.size() - 1);
   const std::int32_t before = episode.spans[span - 1].begin + 1, after = episode.spans[span].end - 1;
-  const std::int32_t to = before + static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(after - before + 1)));
+  const std::int32_t to =
+      before + static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(after - before + 1)));
   if (to == episode.spans[span].begin) return false;
   episode.spans[span - 1].end = episode.spans[span].begin = to;
   return true;
@@ -362,14 +365,16 @@ void step_weight(Fleet::Sweep& sweep, PhiloxStream& random, std::string& tensor)
   while (at >= static_cast<std::uint64_t>(model.tensors[index].size())) {
     at -= static_cast<std::uint64_t>(model.tensors[index++].size());
   }
-  const auto step = [&](auto& q, int limit) { q += random.below(2) == 0 ? (q < limit ? 1 : -1) : (q > -limit ? -1 : 1); };
+  const auto step = [&](auto& q, int limit) {
+    q += random.below(2) == 0 ? (q < limit ? 1 : -1) : (q > -limit ? -1 : 1);
+  };
   GridTensor& changed = state.tensors[index];
   changed.q.empty() ? step(changed.vector_q[at], kVectorLimit) : step(changed.q[at], kMatrixLimit);
   sweep.weights = std::make_shared<const GridState>(std::move(state));
-  tensor = model.tensors[index].kind == TensorKind::kVector                        ? "a norm"
-           : index == static_cast<std::size_t>(model.embedding)                    ? "the embedding"
-           : index == static_cast<std::size_t>(model.head)                         ? "the head"
-                                                                                   : "a matrix of a layer";
+  tensor = model.tensors[index].kind == TensorKind::kVector     ? "a norm"
+           : index == static_cast<std::size_t>(model.embedding) ? "the embedding"
+           : index == static_cast<std::size_t>(model.head)      ? "the head"
+                                                                : "a matrix of a layer";
 }
 
 struct Count {
@@ -387,8 +392,7 @@ TEST(VerifyAtScale, RefusesEveryMutationThatAnHonestReplayDoesNotGive) {
   };
   const std::vector<std::pair<std::string, std::function<Group(std::string&)>>> kinds = {
       {"a model token", edited([](Group& g, PhiloxStream& r) { return change_token(g, TokenSource::kModel, r); })},
-      {"a token of the prompt, in one episode or all",
-       edited([](Group& g, PhiloxStream& r) {
+      {"a token of the prompt, in one episode or all", edited([](Group& g, PhiloxStream& r) {
          if (r.below(2) == 0) return change_token(g, TokenSource::kPrompt, r);
          const std::size_t at = r.below(static_cast<std::uint64_t>(g.prompt_tokens));
          for (Episode& episode : g.episodes) episode.tokens[at] = (episode.tokens[at] + 1) % 20;
@@ -400,10 +404,12 @@ TEST(VerifyAtScale, RefusesEveryMutationThatAnHonestReplayDoesNotGive) {
          g.identity.seed ^= std::uint64_t{1} << r.below(64);
          return true;
        })},
-      {"drawn with another seed", [&](std::string&) {
+      {"drawn with another seed",
+       [&](std::string&) {
          return mutants.made_with([&](Fleet::Sweep& s) { s.settings.seed ^= std::uint64_t{1} << random.below(64); });
        }},
-      {"drawn with another group's numbers", [&](std::string&) {
+      {"drawn with another group's numbers",
+       [&](std::string&) {
          GroupIdentity claimed;
          Group group = mutants.made_with([&](Fleet::Sweep& s) {
            claimed = s.identities[0];
@@ -413,9 +419,8 @@ TEST(VerifyAtScale, RefusesEveryMutationThatAnHonestReplayDoesNotGive) {
          group.identity = claimed;
          return group;
        }},
-      {"an observation", edited([](Group& g, PhiloxStream& r) {
-         return change_token(g, TokenSource::kEnvironment, r);
-       })},
+      {"an observation",
+       edited([](Group& g, PhiloxStream& r) { return change_token(g, TokenSource::kEnvironment, r); })},
       {"the reward", edited([](Group& g, PhiloxStream& r) {
          Episode& episode = any_episode(g, r);
          episode.reward = r.below(2) == 0 ? 1 - episode.reward : episode.reward + 0x1p-40;
@@ -426,10 +431,10 @@ TEST(VerifyAtScale, RefusesEveryMutationThatAnHonestReplayDoesNotGive) {
       {"a span's boundary", edited(move_boundary)},
       {"a span's context", edited(change_context)},
       {"a swap that is not told", edited(hide_swap)},
-      {"a weight off by one step, in ", [&](std::string& where) {
-         return mutants.made_with([&](Fleet::Sweep& s) { step_weight(s, random, where); });
-       }},
-      {"the sampling", [&](std::string&) {
+      {"a weight off by one step, in ",
+       [&](std::string& where) { return mutants.made_with([&](Fleet::Sweep& s) { step_weight(s, random, where); }); }},
+      {"the sampling",
+       [&](std::string&) {
          return mutants.made_with([&](Fleet::Sweep& s) {
            float& temperature = s.settings.sampling.temperature;
            const auto steps = static_cast<std::uint32_t>(1 + random.below(1 << 22));
@@ -456,7 +461,8 @@ TEST(VerifyAtScale, RefusesEveryMutationThatAnHonestReplayDoesNotGive) {
       Count& count = counts[names[i]];
       ++count.made;
       ++(results[i].ok() ? count.equivalent : count.refused);
-      const bool right = results[i].ok() ? honest : !honest && results[i].status().code() == StatusCode::kInvalidArgument;
+      const bool right =
+          results[i].ok() ? honest : !honest && results[i].status().code() == StatusCode::kInvalidArgument;
       EXPECT_TRUE(right) << names[i] << ", mutant " << made + static_cast<std::int64_t>(i) << ": an honest replay "
                          << (honest ? "gives it" : "does not give it") << "; verification says "
                          << results[i].status().to_string();
