@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +38,7 @@ struct VerifyOptions {
 constexpr std::int64_t kBlocks = 512;           // of the KV pool, unless one episode may need more
 constexpr std::int64_t kTokensTogether = 5000;  // that are verified in one go: some twenty slices of a forward call
 constexpr std::size_t kGroupsMeasured = 8;
+constexpr std::size_t kVersionsHeld = 3;  // of the weights: those of a group whose weights changed under it
 
 // A group file on a folder hub lies at HUB/OWNER/RUN/rollouts/VERSION/WORKER/GROUP: it names its run.
 Result<RunAddress> run_of_path(const std::string& path) {
@@ -84,16 +86,32 @@ Result<Bytes> read_group(const VerifyOptions& options, ObjectStore& store, const
   return std::move(object.bytes);
 }
 
-// --speed.
-Status measure(const VerifyOptions& options, const RunAssets& assets, Engine& engine,
-               const GroupVerifier::Weights& weights, const std::vector<std::string>& names,
-               const std::function<Result<Bytes>(const std::string&)>& read) {
+using ReadGroup = std::function<Result<Bytes>(const std::string&)>;
+
+// What --speed measures.
+Result<std::vector<Group>> groups_to_measure(const std::vector<std::string>& names, const ReadGroup& read) {
   // Enough to find some of one version.
   std::vector<Bytes> files;
   for (std::size_t i = 0; i < std::min(names.size(), 4 * kGroupsMeasured); ++i) {
     FLOTILLA_ASSIGN_OR_RETURN(files.emplace_back(), read(names[i]));
   }
-  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<Group> groups, groups_of_one_version(files, kGroupsMeasured));
+  return groups_of_one_version(files, kGroupsMeasured);
+}
+
+// KV blocks with which the sweep that makes the groups computes nothing twice.
+std::int64_t sweep_blocks(std::span<const Group> groups) {
+  std::int64_t blocks = 0;
+  for (const Group& group : groups) {
+    blocks += group.prompt_tokens / kBlockTokens + 2;
+    for (const Episode& episode : group.episodes) {
+      blocks += (std::ssize(episode.tokens) - group.prompt_tokens) / kBlockTokens + 2;
+    }
+  }
+  return 2 * blocks;  // a sweep leaves room for the next block of each sequence
+}
+
+Status measure(const VerifyOptions& options, const RunAssets& assets, Engine& engine,
+               const GroupVerifier::Weights& weights, std::span<const Group> groups) {
   ProgressLine progress(std::cerr, inspect_terminal(2));
   const auto speed = measure_verification(assets, engine, weights, groups, options.repeat, [&](int round) {
     progress.update(fmt::format("measuring: {}/{}", round, options.repeat));
@@ -119,20 +137,25 @@ Status verify(const VerifyOptions& options) {
   engine_options.threads =
       options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   engine_options.kv_blocks = std::max(kBlocks, 2 * sweep_blocks_max(assets.rules, assets.rules.context / 2, 1, 1));
+  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_groups(options, *store, layout));
+  const auto read = [&](const std::string& name) { return read_group(options, *store, name); };
+  std::vector<Group> measured;
+  if (options.speed) {
+    FLOTILLA_ASSIGN_OR_RETURN(measured, groups_to_measure(names, read));
+    engine_options.kv_blocks = std::max(engine_options.kv_blocks, sweep_blocks(measured));
+  }
   FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(assets.description, engine_options));
   const auto subscriber =
       Subscriber::create(*store, layout, assets.description, assets.spec.learner_key, null_event_sink());
-  std::map<Version, PulledVersion> versions;  // the last one fetched: groups come in the order of their versions
+  std::map<Version, PulledVersion> versions;  // the newest ones fetched: groups come in the order of their versions
   const GroupVerifier::Weights weights = [&](Version version) -> Result<PulledVersion> {
     if (const auto held = versions.find(version); held != versions.end()) return held->second;
     FLOTILLA_ASSIGN_OR_RETURN(PulledVersion pulled, subscriber->fetch(version));
-    versions.clear();
+    if (versions.size() == kVersionsHeld) versions.erase(versions.begin());
     versions.emplace(version, pulled);
     return pulled;
   };
-  FLOTILLA_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_groups(options, *store, layout));
-  const auto read = [&](const std::string& name) { return read_group(options, *store, name); };
-  if (options.speed) return measure(options, assets, *engine, weights, names, read);
+  if (options.speed) return measure(options, assets, *engine, weights, measured);
 
   GroupVerifier verifier(assets, *engine, weights);
   ProgressLine progress(std::cerr, inspect_terminal(2));
@@ -157,7 +180,8 @@ Status verify(const VerifyOptions& options) {
       FLOTILLA_ASSIGN_OR_RETURN(const Bytes bytes, read(names[next]));
       auto group = parse_group(bytes);
       if (!group.ok()) {
-        judge(names[next], group.status(), true);
+        // A file of another format is nobody's fault.
+        judge(names[next], group.status(), group.status().code() != StatusCode::kFailedPrecondition);
         continue;
       }
       for (const Episode& episode : group->episodes) tokens += std::ssize(episode.tokens) - group->prompt_tokens;
