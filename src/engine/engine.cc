@@ -257,6 +257,9 @@ class CpuEngine final : public Engine {
         previous = readout.offset;
         FLOTILLA_RETURN_IF_ERROR(check_sampling(readout.sampling).with_context("engine"));
         if (readout.target) FLOTILLA_RETURN_IF_ERROR(check_token(*readout.target));
+        if (readout.top < 0) {
+          return invalid_argument(fmt::format("engine: {} most likely tokens to list", readout.top));
+        }
       }
     }
     return ok_status();

@@ -56,6 +56,12 @@ struct Readout {
   SamplingParams sampling;
   SampleKey key;
   std::optional<TokenId> target;
+  std::int32_t top = 0;  // how many of the most likely tokens to list
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
 };
 
 struct ReadoutResult {
@@ -63,6 +69,9 @@ struct ReadoutResult {
   float logprob = 0;  // of `token` under the distribution sampled from (temperature applied, top-p/top-k renormalised)
   float target_logprob = 0;  // of `target` under the same distribution; -infinity when top-p/top-k cut it off
   TokenId most_likely = 0;   // lowest id on ties
+  // The `top` most likely tokens under the same distribution, falling, ties by rising id. Fewer where top-p/top-k kept
+  // fewer.
+  std::vector<TokenLogprob> top = {};
 };
 
 // A sequence of tokens with its KV. Handles are small numbers that the engine gives out and takes back.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "base/philox.h"
 #include "engine/rope.h"
@@ -122,6 +123,20 @@ void cut_off(const KernelTable& kernels, const float* logits, std::int64_t vocab
     scratch.cut[static_cast<std::size_t>(order[i])] = logits[order[i]];
 }
 
+// Ids of the `count` most likely tokens that were kept, falling, ties by rising id. They stay in scratch.order.
+std::span<const TokenId> most_likely(const float* kept, std::int64_t vocabulary, std::int32_t count,
+                                     SamplerScratch& scratch) {
+  std::vector<TokenId>& order = scratch.order;
+  order.clear();
+  for (TokenId token = 0; token < vocabulary; ++token) {
+    if (kept[token] > kMinusInfinity) order.push_back(token);
+  }
+  const auto end = order.begin() + std::min<std::ptrdiff_t>(count, std::ssize(order));
+  std::partial_sort(order.begin(), end, order.end(),
+                    [&](TokenId a, TokenId b) { return kept[a] != kept[b] ? kept[a] > kept[b] : a < b; });
+  return {order.begin(), end};
+}
+
 }  // namespace
 
 Status check_sampling(const SamplingParams& sampling) {
@@ -168,6 +183,12 @@ bool read_distribution(const KernelTable& kernels, float* logits, std::int64_t v
   }
   result->logprob = logprob(result->token);
   result->target_logprob = readout.target ? logprob(*readout.target) : 0.0f;
+  result->top.clear();
+  if (readout.top > 0) {
+    for (const TokenId token : most_likely(kept, vocabulary, readout.top, scratch)) {
+      result->top.push_back({token, logprob(token)});
+    }
+  }
   return true;
 }
 

@@ -184,6 +184,124 @@ TEST(Sampler, TopPKeepsTheSmallestSetThatReachesP) {
   EXPECT_THAT(kept({.temperature = 0.1f, .top_p = 0.6f}), testing::ElementsAre(3));
 }
 
+// What top-k and top-p keep and how likely each of it is, from the definition, in long double.
+struct Distribution {
+  std::vector<TokenId> kept;  // falling
+  std::vector<long double> p;
+};
+
+Distribution distribution_by_definition(const std::vector<float>& logits, std::int64_t vocabulary,
+                                        const SamplingParams& sampling) {
+  Distribution d{all_tokens(vocabulary), {}};
+  std::stable_sort(d.kept.begin(), d.kept.end(), [&](TokenId a, TokenId b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  if (sampling.top_k > 0 && sampling.top_k < vocabulary) d.kept.resize(static_cast<std::size_t>(sampling.top_k));
+  const long double largest = logits[static_cast<std::size_t>(d.kept.front())];
+  for (const TokenId token : d.kept) {
+    d.p.push_back(std::exp((logits[static_cast<std::size_t>(token)] - largest) / sampling.temperature));
+  }
+  const auto normalise = [&] {
+    const long double sum = std::accumulate(d.p.begin(), d.p.end(), 0.0L);
+    for (long double& p : d.p) p /= sum;
+  };
+  normalise();
+  if (sampling.top_p < 1) {
+    std::size_t kept = 0;
+    for (long double sum = 0; kept < d.p.size() && (kept == 0 || sum < sampling.top_p); ++kept) sum += d.p[kept];
+    d.kept.resize(kept);
+    d.p.resize(kept);
+    normalise();
+  }
+  return d;
+}
+
+TEST(Sampler, TheEdgesOfAllParametersTogetherAgreeWithTheDefinition) {
+  constexpr std::int64_t kVocabulary = 1050;
+  const auto logits = random_logits(kVocabulary, 8, 5);
+  for (const float temperature :
+       {std::numeric_limits<float>::denorm_min(), 1e-30f, 0.05f, 1.0f, 40.0f, std::numeric_limits<float>::max()}) {
+    for (const std::int32_t top_k : {0, 1, 2, 1049, 1050, 1051, std::numeric_limits<std::int32_t>::max()}) {
+      for (const float top_p : {std::numeric_limits<float>::denorm_min(), 1e-7f, 0.5f, 0.97f, 1.0f}) {
+        SCOPED_TRACE(testing::Message() << "temperature " << temperature << ", top_k " << top_k << ", top_p " << top_p);
+        Readout readout;
+        readout.sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p};
+        readout.top = kVocabulary;
+        auto expected = distribution_by_definition(logits, kVocabulary, readout.sampling);
+        const ReadoutResult result = read(logits, kVocabulary, readout);
+        // Top-p's integer weights may end the set a token or two apart where tokens are about equally likely.
+        ASSERT_NEAR(static_cast<double>(result.top.size()), static_cast<double>(expected.kept.size()),
+                    top_p < 1 ? 2 : 0);
+        expected = distribution_by_definition(
+            logits, kVocabulary, {.temperature = temperature, .top_k = static_cast<std::int32_t>(result.top.size())});
+        ASSERT_FALSE(result.top.empty());
+        double sum = 0;
+        for (std::size_t i = 0; i < result.top.size(); ++i) {
+          const auto [token, logprob] = result.top[i];
+          sum += std::exp(static_cast<double>(logprob));
+          EXPECT_EQ(token, expected.kept[i]);
+          // Where a probability is below what a float's exponential gives, only that it is tiny counts.
+          if (expected.p[i] > 1e-30L) {
+            EXPECT_NEAR(logprob, static_cast<double>(std::log(expected.p[i])), 1e-5 + 1e-6 * std::abs(logprob));
+          } else {
+            EXPECT_LT(logprob, -60);
+          }
+        }
+        EXPECT_NEAR(sum, 1, 1e-5);
+        EXPECT_TRUE(std::ranges::any_of(result.top, [&](const TokenLogprob& t) { return t.token == result.token; }));
+      }
+    }
+  }
+}
+
+TEST(Sampler, SeedsOfAllSizesDrawWhatTheirRandomBitsSay) {
+  constexpr std::int64_t kVocabulary = 1050;
+  const auto logits = random_logits(kVocabulary, 9, 3);
+  const auto d = distribution_by_definition(logits, kVocabulary, {});
+  std::vector<long double> p(kVocabulary);
+  for (std::size_t i = 0; i < d.kept.size(); ++i) p[static_cast<std::size_t>(d.kept[i])] = d.p[i];
+  std::vector<TokenId> drawn;
+  for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1} << 31, std::uint64_t{1} << 32,
+                                   std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 1, ~std::uint64_t{0}}) {
+    Readout readout;
+    readout.key = {.seed = seed, .group = 0, .episode = 0, .position = 5};
+    const TokenId token = read(logits, kVocabulary, readout).token;
+    EXPECT_EQ(read(logits, kVocabulary, readout).token, token);
+    const long double u = std::ldexp(static_cast<long double>(sample_bits(readout.key)), -64);
+    const long double below = std::accumulate(p.begin(), p.begin() + token, 0.0L);
+    EXPECT_GT(u, below - 1e-6L) << seed;
+    EXPECT_LT(u, below + p[static_cast<std::size_t>(token)] + 1e-6L) << seed;
+    drawn.push_back(token);
+  }
+  std::ranges::sort(drawn);
+  EXPECT_GT(std::unique(drawn.begin(), drawn.end()) - drawn.begin(), 4) << "seeds should differ in what they draw";
+}
+
+TEST(Sampler, TheMostLikelyTokensComeFallingWithTheLogprobsTheyHaveAsTargets) {
+  constexpr std::int64_t kVocabulary = 1100;
+  auto logits = random_logits(kVocabulary, 10, 4);
+  logits[700] = logits[30] = logits[1050] = 5;
+  Readout readout;
+  EXPECT_THAT(read(logits, kVocabulary, readout).top, testing::IsEmpty());
+  for (const SamplingParams sampling :
+       {SamplingParams{}, SamplingParams{.temperature = 0}, SamplingParams{.temperature = 0.5f, .top_k = 7},
+        SamplingParams{.top_p = 0.4f}}) {
+    readout.sampling = sampling;
+    readout.top = 5;
+    const ReadoutResult result = read(logits, kVocabulary, readout);
+    ASSERT_EQ(result.top.size(), 5u);
+    EXPECT_EQ(result.top[0].token, 30);
+    EXPECT_EQ(result.top[0].token, result.most_likely);
+    EXPECT_EQ(result.top[1].token, 700);
+    EXPECT_EQ(result.top[2].token, 1050);
+    for (const auto& [token, logprob] : result.top) {
+      EXPECT_EQ(logprob, target_logprob(logits, kVocabulary, sampling, token));
+    }
+  }
+  readout.sampling = {.top_k = 2};
+  EXPECT_EQ(read(logits, kVocabulary, readout).top.size(), 2u) << "what was cut off is not listed";
+}
+
 TEST(Sampler, EveryPlaceInTheVocabularyCanBeSampled) {
   // One token holds nearly all the mass, at the edges of chunks and of the padding.
   for (const TokenId likely : {0, 15, 16, 1023, 1024, 2047, 2048, 2057}) {
