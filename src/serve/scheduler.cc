@@ -85,7 +85,7 @@ Status Scheduler::submit(RequestId id, GenerationRequest request, std::chrono::n
   }
   if (std::ranges::any_of(request.stop_strings, &std::string::empty)) return invalid_argument("a stop string is empty");
   if (counts_.queued >= limits_.queue) {
-    return unavailable(fmt::format("{} requests are waiting already", counts_.queued));
+    return resource_exhausted(fmt::format("{} requests are waiting already; try again later", counts_.queued));
   }
 
   auto owned = std::make_unique<Request>(Request{.id = id, .ask = std::move(request)});

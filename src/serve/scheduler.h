@@ -46,7 +46,7 @@ class Scheduler {
   std::int32_t context() const;
 
   // Puts a request in the queue; `id` is the caller's and not in use. Refused, nothing follows: invalid_argument for
-  // what can never be computed, unavailable when the queue is full.
+  // what can never be computed, resource_exhausted when the queue is full.
   Status submit(RequestId id, GenerationRequest request, std::chrono::nanoseconds now);
   // The request ends with this error, now. Ignored for one that has ended.
   void end(RequestId id, Status why);

@@ -282,7 +282,7 @@ TEST(Scheduler, ALongPromptDoesNotHoldUpTheOthers) {
 TEST(Scheduler, AFullQueueRefusesAndForgets) {
   Server server(1000, {.sequences = 1, .queue = 2, .rows_per_call = 4});
   for (const std::uint64_t id : {1, 2}) ASSERT_TRUE(server.scheduler->submit(RequestId(id), simple(), 0s).ok());
-  EXPECT_EQ(server.scheduler->submit(RequestId(3), simple(), 0s).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(server.scheduler->submit(RequestId(3), simple(), 0s).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(server.scheduler->counts().queued, 2);
   server.step();  // the first has begun
   EXPECT_TRUE(server.scheduler->submit(RequestId(3), simple(), 0s).ok());
