@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/evaluation_subject.h"
 #include "cli/stop_signals.h"
+#include "cli/subject_address.h"
 
 namespace flotilla {
 namespace {

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 #include <thread>
 
 #include "base/user_folders.h"
+#include "cli/subject_address.h"
 #include "model/weights.h"
 #include "rollout/memory_plan.h"
 #include "rollout/run_assets.h"
@@ -55,31 +55,10 @@ Result<EvaluationSubject> open_model_file(const std::filesystem::path& path, std
 
 Result<EvaluationSubject> open_subject(const std::string& text, std::string_view environment,
                                        const std::filesystem::path& environment_source) {
-  if (std::filesystem::exists(text) && (std::filesystem::is_regular_file(text) ||
-                                        std::filesystem::exists(std::filesystem::path(text) / "config.json"))) {
-    return open_model_file(text, environment, environment_source);
-  }
-  std::string run = text;
-  std::optional<Version> version;
-  if (const std::size_t at = run.rfind('@'); at != std::string::npos) {
-    std::uint64_t number = 0;
-    const char* end = run.data() + run.size();
-    const auto [stop, error] = std::from_chars(run.data() + at + 1, end, number);
-    if (error != std::errc() || stop != end) {
-      return invalid_argument(fmt::format("'{}' after @ is not a version number", run.substr(at + 1)));
-    }
-    version = Version(number);
-    run.resize(at);
-  }
-  const auto address = RunAddress::parse(run);
-  if (!address.ok()) {
-    return invalid_argument(
-        fmt::format("'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
-                    "HUB/OWNER/RUN@VERSION)",
-                    text));
-  }
-  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(*address));
-  return open_run_version(*store, *address, version);
+  FLOTILLA_ASSIGN_OR_RETURN(const SubjectAddress subject, SubjectAddress::parse(text));
+  if (!subject.model.empty()) return open_model_file(subject.model, environment, environment_source);
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(subject.run));
+  return open_run_version(*store, subject.run, subject.version);
 }
 
 Result<Evaluation> evaluate_subject(const EvaluationSubject& subject, const EvaluationRequest& request,

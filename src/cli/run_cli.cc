@@ -25,6 +25,8 @@ int run_cli(int argc, char** argv) {
   add_learn_command(app, action);
   add_work_command(app, action);
   add_eval_command(app, action);
+  add_chat_command(app, action);
+  add_serve_command(app, action);
   add_verify_command(app, action);
   add_show_command(app, action);
   add_stop_command(app, action);

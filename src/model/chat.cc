@@ -35,8 +35,8 @@ Result<TokenId> find_special(const Tokenizer& tokenizer, std::string_view token)
 
 Result<TokenId> end_of_turn(const Tokenizer& tokenizer) { return find_special(tokenizer, kTurnEnd); }
 
-Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                                         bool open_assistant_turn) {
+Result<std::vector<TokenId>> encode_turns(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                          bool open_assistant_turn) {
   FLOTILLA_ASSIGN_OR_RETURN(const TokenId start, find_special(tokenizer, kTurnStart));
   FLOTILLA_ASSIGN_OR_RETURN(const TokenId end, find_special(tokenizer, kTurnEnd));
   std::vector<TokenId> ids;
@@ -44,26 +44,32 @@ Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<c
     const std::vector<TokenId> more = tokenizer.encode(text);
     ids.insert(ids.end(), more.begin(), more.end());
   };
-  const auto append_message = [&](std::string_view role, std::string_view content) {
-    ids.push_back(start);
-    append(fmt::format("{}\n{}", role, content));
-    ids.push_back(end);
-    append("\n");
-  };
-  const std::string_view system = default_system(tokenizer.spec().chat_template);
-  if (!messages.empty() && messages.front().role != "system" && !system.empty()) append_message("system", system);
   for (const ChatMessage& message : messages) {
     if (message.role != "system" && message.role != "user" && message.role != "assistant") {
       return invalid_argument(
           fmt::format("a chat message has the role \"{}\"; expected system, user or assistant", message.role));
     }
-    append_message(message.role, message.content);
+    ids.push_back(start);
+    append(fmt::format("{}\n{}", message.role, message.content));
+    ids.push_back(end);
+    append("\n");
   }
   if (open_assistant_turn) {
     ids.push_back(start);
     append("assistant\n");
   }
   return ids;
+}
+
+Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                         bool open_assistant_turn) {
+  const std::string_view system = default_system(tokenizer.spec().chat_template);
+  if (messages.empty() || messages.front().role == "system" || system.empty()) {
+    return encode_turns(tokenizer, messages, open_assistant_turn);
+  }
+  std::vector<ChatMessage> all = {{"system", std::string(system)}};
+  all.insert(all.end(), messages.begin(), messages.end());
+  return encode_turns(tokenizer, all, open_assistant_turn);
 }
 
 }  // namespace flotilla

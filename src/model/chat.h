@@ -22,6 +22,11 @@ struct ChatMessage {
 Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
                                          bool open_assistant_turn);
 
+// The same for messages that follow others: no system message is added. Tokens of messages one after the other are
+// those of all of them, so a conversation can be encoded turn by turn.
+Result<std::vector<TokenId>> encode_turns(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                          bool open_assistant_turn);
+
 // The id that ends a turn ("<|im_end|>"); not_found when the vocabulary has none.
 Result<TokenId> end_of_turn(const Tokenizer& tokenizer);
 

@@ -1,5 +1,7 @@
 #include "rollout/run_assets.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "base/files.h"
@@ -23,22 +25,30 @@ Result<Bytes> cached_artifact(ObjectStore& store, const HubLayout& layout, const
   return bytes;
 }
 
-Result<RunAssets> open_run_assets(ObjectStore& store, const HubLayout& layout, std::string_view fingerprint,
-                                  const std::filesystem::path& cache, const EnvironmentOpener& open) {
-  RunAssets assets;
-  FLOTILLA_ASSIGN_OR_RETURN(assets.spec, fetch_run_spec(store, layout, fingerprint));
-  const RunSpec& spec = assets.spec;
+Result<RunModel> open_run_model(ObjectStore& store, const HubLayout& layout, std::string_view fingerprint,
+                                const std::filesystem::path& cache) {
+  RunModel model;
+  FLOTILLA_ASSIGN_OR_RETURN(model.spec, fetch_run_spec(store, layout, fingerprint));
+  const RunSpec& spec = model.spec;
   if (spec.arithmetic != kArithmetic || spec.scale_group != kScaleGroup) {
     return failed_precondition(
         fmt::format("run {} has arithmetic {} and scale groups of {}, this program knows {} and {}: upgrade it",
                     spec.run, spec.arithmetic, spec.scale_group, kArithmetic, kScaleGroup));
   }
   FLOTILLA_ASSIGN_OR_RETURN(const Bytes config, cached_artifact(store, layout, spec.model_config, cache));
-  FLOTILLA_ASSIGN_OR_RETURN(assets.description,
+  FLOTILLA_ASSIGN_OR_RETURN(model.description,
                             ModelDescription::from_config_json(as_text(config)).with_context("the run's model"));
   FLOTILLA_ASSIGN_OR_RETURN(const Bytes tokenizer, cached_artifact(store, layout, spec.tokenizer, cache));
-  FLOTILLA_ASSIGN_OR_RETURN(assets.tokenizer,
+  FLOTILLA_ASSIGN_OR_RETURN(model.tokenizer,
                             Tokenizer::from_json(as_text(tokenizer)).with_context("the run's tokenizer"));
+  return model;
+}
+
+Result<RunAssets> open_run_assets(ObjectStore& store, const HubLayout& layout, std::string_view fingerprint,
+                                  const std::filesystem::path& cache, const EnvironmentOpener& open) {
+  FLOTILLA_ASSIGN_OR_RETURN(RunModel model, open_run_model(store, layout, fingerprint, cache));
+  RunAssets assets{std::move(model), {}, {}};
+  const RunSpec& spec = assets.spec;
   FLOTILLA_ASSIGN_OR_RETURN(const Bytes artifact, cached_artifact(store, layout, spec.environment, cache));
   FLOTILLA_ASSIGN_OR_RETURN(assets.environment,
                             open(spec.environment_name, artifact, cache).with_context("the run's environment"));

@@ -19,12 +19,16 @@ namespace flotilla {
 using EnvironmentOpener = std::function<Result<std::unique_ptr<Environment>>(std::string_view name, ByteSpan artifact,
                                                                              const std::filesystem::path& cache)>;
 
-// What a worker or a verifier knows about a run before it knows any weights. The rules point to the other members'
-// targets.
-struct RunAssets {
+// What weights of a run need to be used at all.
+struct RunModel {
   RunSpec spec;
   ModelDescription description;
   std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+// What a worker or a verifier knows about a run before it knows any weights. The rules point to the other members'
+// targets.
+struct RunAssets : RunModel {
   std::shared_ptr<const Environment> environment;
   EpisodeRules rules;
 };
@@ -34,6 +38,10 @@ struct RunAssets {
 // differently; permission_denied when the learner's key does not have the fingerprint (any when empty).
 Result<RunAssets> open_run_assets(ObjectStore& store, const HubLayout& layout, std::string_view fingerprint,
                                   const std::filesystem::path& cache, const EnvironmentOpener& open = open_environment);
+
+// The same without the environment.
+Result<RunModel> open_run_model(ObjectStore& store, const HubLayout& layout, std::string_view fingerprint,
+                                const std::filesystem::path& cache);
 
 // An artifact from <cache>/artifacts, or from the hub and then kept there. Bytes in the cache that do not have the
 // digest are fetched again.

@@ -1,0 +1,40 @@
+#include "cli/subject_address.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+
+namespace flotilla {
+
+Result<SubjectAddress> SubjectAddress::parse(const std::string& text) {
+  SubjectAddress subject;
+  std::error_code ignored;
+  const std::filesystem::path path(text);
+  if (std::filesystem::is_regular_file(path, ignored) || std::filesystem::exists(path / "config.json", ignored)) {
+    subject.model = text;
+    return subject;
+  }
+  std::string run = text;
+  if (const std::size_t at = run.rfind('@'); at != std::string::npos) {
+    std::uint64_t number = 0;
+    const char* end = run.data() + run.size();
+    const auto [stop, error] = std::from_chars(run.data() + at + 1, end, number);
+    if (error != std::errc() || stop != end) {
+      return invalid_argument(fmt::format("'{}' after @ is not a version number", run.substr(at + 1)));
+    }
+    subject.version = Version(number);
+    run.resize(at);
+  }
+  auto address = RunAddress::parse(run);
+  if (!address.ok()) {
+    return invalid_argument(
+        fmt::format("'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
+                    "HUB/OWNER/RUN@VERSION)",
+                    text));
+  }
+  subject.run = std::move(*address);
+  return subject;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,42 @@
+#include "cli/subject_address.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+
+namespace flotilla {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(SubjectAddress, AFileAFolderARunAndAVersionAreToldApart) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "model@2.gguf").string();
+  ASSERT_TRUE(write_file_atomically(file, "GGUF").ok());
+  EXPECT_EQ(SubjectAddress::parse(file).value().model, file) << "a file may have an @ in its name";
+
+  const std::string model = (folder.path() / "model").string();
+  ASSERT_TRUE(write_file_atomically(model + "/config.json", "{}").ok());
+  EXPECT_EQ(SubjectAddress::parse(model).value().model, model);
+
+  const SubjectAddress run = SubjectAddress::parse("/hub/ada/demo").value();
+  EXPECT_EQ(run.model, "");
+  EXPECT_EQ(run.run.text(), "/hub/ada/demo");
+  EXPECT_FALSE(run.version.has_value());
+
+  const SubjectAddress version = SubjectAddress::parse("/hub/ada/demo@12").value();
+  EXPECT_EQ(version.run.text(), "/hub/ada/demo");
+  EXPECT_EQ(version.version, Version(12));
+}
+
+TEST(SubjectAddress, WhatIsNoneOfThemIsSaid) {
+  EXPECT_THAT(SubjectAddress::parse("missing.gguf").status().message(), HasSubstr("neither a model file"));
+  EXPECT_THAT(SubjectAddress::parse("").status().message(), HasSubstr("neither a model file"));
+  for (const char* wrong : {"/hub/ada/demo@", "/hub/ada/demo@x", "/hub/ada/demo@-1", "/hub/ada/demo@1x"}) {
+    EXPECT_THAT(SubjectAddress::parse(wrong).status().message(), HasSubstr("is not a version number")) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace flotilla
