@@ -1,0 +1,53 @@
+#include "cli/inference_subject.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/files.h"
+#include "rollout/run_for_tests.h"
+
+namespace flotilla {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(InferenceSubject, EveryVersionOfARunIsFoundOnItsHub) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::setenv("XDG_CACHE_HOME", (folder.path() / "cache").c_str(), 1), 0);
+  ToyRun run;
+  for (int version = 0; version < 3; ++version) run.publish();
+  const std::string hub = (folder.path() / "hub").string();
+  const auto store = open_directory_store(hub, true).value();
+  for (const ObjectInfo& object : list_all(*run.store, "").value()) {
+    ASSERT_TRUE(store->put_if_absent(object.key, run.store->get(object.key).value().bytes).ok());
+  }
+  const auto open = [&](const std::string& version) {
+    return open_inference_subject(SubjectAddress::parse(hub + "/owner/run" + version).value());
+  };
+  const InferenceSubject newest = open("").value();
+  EXPECT_EQ(newest.name, "owner/run@2");
+  EXPECT_EQ(newest.version, Version(2));
+  const InferenceSubject first = open("@0").value();
+  EXPECT_EQ(first.name, "owner/run@0");
+  EXPECT_EQ(*first.weights, toy_model().state);
+  EXPECT_NE(*newest.weights, *first.weights);
+  EXPECT_EQ(open("@7").status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(make_inference_engine(first, 1, 128, 0).ok());
+}
+
+TEST(InferenceSubject, AnEngineWithoutRoomForAConversationIsRefused) {
+  InferenceSubject subject{.description = toy_model().description,
+                           .weights = std::make_shared<const GridState>(toy_model().state),
+                           .tokenizer = toy_tokenizer(),
+                           .name = "toy",
+                           .version = {}};
+  EXPECT_EQ(make_inference_engine(subject, 1, 1000, 0).value()->usage().blocks_total, 63);
+  subject.description.kv_heads = subject.description.heads;
+  subject.description.layers = 1;
+  EXPECT_THAT(make_inference_engine(subject, 1, 16, 1).status().message(), HasSubstr("not enough memory"));
+}
+
+}  // namespace
+}  // namespace flotilla
