@@ -183,7 +183,7 @@ TEST(HttpServer, PathsMethodsTypesAndHostsAreChecked) {
   EXPECT_THAT(test.ask(get("/v1/models/toy")), HasSubstr("\"id\":\"toy\""));
   EXPECT_THAT(test.ask(get("/v1/models/no")), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(test.ask(get("/metrics")), HasSubstr("flotilla_kv_blocks 1000\n"));
-  EXPECT_THAT(test.ask("GET /health HTTP/1.1\r\nHost: example.org\r\n\r\n"), StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(test.ask("GET /health HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"), StartsWith("HTTP/1.1 403"));
   EXPECT_THAT(test.ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"),
               StartsWith("HTTP/1.1 415"));
 }
