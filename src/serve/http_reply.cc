@@ -44,8 +44,7 @@ std::string http_reply(int status, std::string_view content_type, std::string_vi
   return http_head(status, content_type, keep_alive, fields).append(body);
 }
 
-std::string http_reply(const ApiError& error, bool keep_alive) {
-  std::vector<std::string> fields;
+std::string http_reply(const ApiError& error, bool keep_alive, std::vector<std::string> fields) {
   if (error.http_status == 401) fields.push_back("WWW-Authenticate: Bearer");
   if (error.http_status == 429 || error.http_status == 503) fields.push_back("Retry-After: 1");
   return http_reply(error.http_status, "application/json", error.to_json(), keep_alive, std::move(fields));

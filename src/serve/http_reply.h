@@ -14,7 +14,7 @@ std::string http_head(int status, std::string_view content_type, bool keep_alive
 // A whole answer.
 std::string http_reply(int status, std::string_view content_type, std::string_view body, bool keep_alive,
                        std::vector<std::string> fields = {});
-std::string http_reply(const ApiError& error, bool keep_alive);
+std::string http_reply(const ApiError& error, bool keep_alive, std::vector<std::string> fields = {});
 // One chunk of a chunked body. Empty data would end the body, and gives "".
 std::string http_chunk(std::string_view data);
 inline constexpr std::string_view kHttpLastChunk = "0\r\n\r\n";

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <random>
 #include <set>
@@ -35,8 +36,8 @@ using net::ip::tcp;
 
 constexpr std::size_t kHeaderBytesMax = 16 << 10;
 constexpr std::size_t kUnsentBytesMax = 64 << 20;  // of an answer that its client does not take
-constexpr std::size_t kDrainedBytesMax = 64
-                                         << 20;  // read and dropped after an answer that came before the request's end
+// What is read and dropped after an answer that came before its request's end.
+constexpr std::size_t kDrainedBytesMax = 64 << 20;
 constexpr std::chrono::seconds kDrainTime{5};
 constexpr std::chrono::milliseconds kAcceptPause{200};  // after a connection that could not be accepted
 constexpr std::string_view kJson = "application/json";
@@ -88,6 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close() {
     if (closed_) return;
     closed_ = true;
+    const auto self = std::move(self_);
     if (request_id_) {
       shared_.service.cancel(*request_id_);
       shared_.metrics.request_ended(RequestOutcome::kCancelled, {});
@@ -159,6 +161,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return text.substr(0, text.find('?'));
   }
 
+  bool takes_post() const { return route_ == Route::kChat || route_ == Route::kCompletion; }
+
   std::optional<ApiError> check_head() {
     const auto& request = parser_->get();
     const auto text = [&](http::field name) { return std::string_view(request[name].data(), request[name].size()); };
@@ -178,7 +182,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                       .code = "unknown_url"};
     }
     route_ = *route;
-    const bool post = route_ == Route::kChat || route_ == Route::kCompletion;
+    const bool post = takes_post();
     if (request.method() != (post ? http::verb::post : http::verb::get)) {
       return ApiError{.http_status = 405,
                       .message = fmt::format("{} takes {} only", path(), post ? "POST" : "GET"),
@@ -251,7 +255,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     streams_ = request.stream;
     head_sent_ = first_seen_ = false;
     answer_.emplace(std::move(request), shared_.model, fmt::format("{:016x}", random_bits()), unix_seconds());
-    // The service must not keep a connection alive that its client has left.
+    self_ = shared_from_this();
     request_id_ = shared_.service.submit(
         std::move(generation), [shared = shared_.shared_from_this(), weak = weak_from_this()](GenerationEvent event) {
           net::post(shared->io, [weak, event = std::move(event)] {
@@ -301,6 +305,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void note_end(const Status& end) {
     request_id_.reset();
+    self_.reset();  // the caller holds another
     RequestOutcome outcome = RequestOutcome::kFailed;
     if (end.ok()) outcome = RequestOutcome::kCompleted;
     if (end.code() == StatusCode::kInvalidArgument) outcome = RequestOutcome::kRefused;
@@ -317,7 +322,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   void fail(const ApiError& error) {
     if (!parser_ || !parser_->is_done()) keep_alive_ = false;  // its rest is not worth reading
-    send(http_reply(error, keep_alive_));
+    std::vector<std::string> fields;
+    if (error.http_status == 405) fields.push_back(takes_post() ? "Allow: POST" : "Allow: GET");
+    send(http_reply(error, keep_alive_, std::move(fields)));
     finish();
   }
 
@@ -377,6 +384,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Route route_ = Route::kHealth;
   std::chrono::nanoseconds arrival_{0};
   std::optional<ApiAnswer> answer_;
+  std::shared_ptr<Connection> self_;     // while the service works: nothing else may be waiting for this connection
   std::optional<RequestId> request_id_;  // while the service works on it
   bool streams_ = false;
   bool head_sent_ = false;

@@ -121,6 +121,19 @@ TEST(HttpServer, AConnectionCarriesManyRequestsAlsoSentAtOnce) {
   EXPECT_THAT(client.read(), EndsWith(R"({"status":"ok"})"));
 }
 
+TEST(HttpServer, ARequestThatComesDuringAnAnswerWaitsForIt) {
+  TestServer test;
+  json body = completion(100);
+  body["stream"] = true;
+  body["n"] = 16;
+  RawClient client(test.server->port());
+  client.send(post("/v1/completions", body, ""));
+  client.read("data: ");
+  client.send(get("/health"));
+  EXPECT_THAT(client.read("data: [DONE]\n\n"), EndsWith("data: [DONE]\n\n"));
+  EXPECT_THAT(client.read(), EndsWith(R"({"status":"ok"})"));
+}
+
 TEST(HttpServer, AnOldClientGetsItsStreamUntilTheConnectionCloses) {
   TestServer test;
   json body = completion();
@@ -179,11 +192,14 @@ TEST(HttpServer, PathsMethodsTypesAndHostsAreChecked) {
   TestServer test;
   EXPECT_THAT(test.ask(get("/")), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(test.ask(get("/health?verbose=1")), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(test.ask(get("/v1/completions")), StartsWith("HTTP/1.1 405"));
+  const std::string wrong_method = test.ask(get("/v1/completions"));
+  EXPECT_THAT(wrong_method, StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(wrong_method, HasSubstr("\r\nAllow: POST\r\n"));
   EXPECT_THAT(test.ask(get("/v1/models/toy")), HasSubstr("\"id\":\"toy\""));
   EXPECT_THAT(test.ask(get("/v1/models/no")), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(test.ask(get("/metrics")), HasSubstr("flotilla_kv_blocks 1000\n"));
-  EXPECT_THAT(test.ask("GET /health HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"), StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(test.ask("GET /health HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"),
+              StartsWith("HTTP/1.1 403"));
   EXPECT_THAT(test.ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"),
               StartsWith("HTTP/1.1 415"));
 }
