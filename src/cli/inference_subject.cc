@@ -17,6 +17,7 @@ namespace flotilla {
 namespace {
 
 constexpr std::int64_t kPositionsMin = 256;
+constexpr std::int64_t kRowsPerCall = 64;  // as SchedulerLimits has it
 constexpr double kMiB = 1 << 20;
 
 Result<InferenceSubject> open_run(const SubjectAddress& address) {
@@ -61,12 +62,13 @@ Result<std::unique_ptr<Engine>> make_inference_engine(const InferenceSubject& su
   options.threads = threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const auto bytes = [&](std::int64_t kv_blocks) {
     options.kv_blocks = kv_blocks;
-    return Engine::memory_bytes(subject.description, options, kBlockTokens);
+    return Engine::memory_bytes(subject.description, options, kRowsPerCall);
   };
   const std::int64_t block_bytes = bytes(1) - bytes(0);
   const std::int64_t room = kv_mib > 0 ? kv_mib << 20 : (available_memory() - bytes(0)) / 4 * 3;
-  const std::int64_t least = std::min<std::int64_t>(kPositionsMin, subject.description.context) / kBlockTokens;
-  options.kv_blocks = std::min((kv_tokens + kBlockTokens - 1) / kBlockTokens, room / block_bytes);
+  const std::int64_t wanted = (kv_tokens + kBlockTokens - 1) / kBlockTokens;
+  const std::int64_t least = std::min(kPositionsMin / kBlockTokens, wanted);
+  options.kv_blocks = std::min(wanted, room / block_bytes);
   if (options.kv_blocks < least) {
     return resource_exhausted(fmt::format(
         "not enough memory: keys and values of {} positions take {:.0f} MiB, {:.0f} may be used", least * kBlockTokens,

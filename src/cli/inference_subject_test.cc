@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/files.h"
+#include "model/published_sizes.h"
 #include "rollout/run_for_tests.h"
 
 namespace flotilla {
@@ -20,7 +21,8 @@ TEST(InferenceSubject, EveryVersionOfARunIsFoundOnItsHub) {
   for (int version = 0; version < 3; ++version) run.publish();
   const std::string hub = (folder.path() / "hub").string();
   const auto store = open_directory_store(hub, true).value();
-  for (const ObjectInfo& object : list_all(*run.store, "").value()) {
+  const std::vector<ObjectInfo> objects = list_all(*run.store, "").value();
+  for (const ObjectInfo& object : objects) {
     ASSERT_TRUE(store->put_if_absent(object.key, run.store->get(object.key).value().bytes).ok());
   }
   const auto open = [&](const std::string& version) {
@@ -44,9 +46,10 @@ TEST(InferenceSubject, AnEngineWithoutRoomForAConversationIsRefused) {
                            .name = "toy",
                            .version = {}};
   EXPECT_EQ(make_inference_engine(subject, 1, 1000, 0).value()->usage().blocks_total, 63);
-  subject.description.kv_heads = subject.description.heads;
-  subject.description.layers = 1;
-  EXPECT_THAT(make_inference_engine(subject, 1, 16, 1).status().message(), HasSubstr("not enough memory"));
+  // A position of SmolLM2-135M takes 23,040 bytes.
+  subject.description = describe_model(kPublishedSizes[0].sizes()).value();
+  EXPECT_THAT(make_inference_engine(subject, 1, 1000, 1).status().message(),
+              HasSubstr("keys and values of 256 positions take 6 MiB, 1 may be used"));
 }
 
 }  // namespace
