@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <csignal>
@@ -15,7 +16,6 @@
 #include "cli/commands.h"
 #include "cli/inference_subject.h"
 #include "serve/conversation.h"
-#include "telemetry/terminal.h"
 
 namespace flotilla {
 namespace {
@@ -111,7 +111,7 @@ Status chat(const ChatOptions& options) {
   std::random_device random;
   settings.seed = options.seed ? static_cast<std::uint64_t>(*options.seed) : std::uint64_t{random()} << 32 | random();
   Conversation conversation(*engine, *subject.tokenizer, settings);
-  if (!inspect_terminal(0).interactive) {
+  if (::isatty(STDIN_FILENO) == 0) {
     const std::string message{std::istreambuf_iterator<char>(std::cin), {}};
     if (message.find_first_not_of(" \t\r\n") == std::string::npos) {
       return invalid_argument("chat: standard input holds no message");

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import pty
 import re
 import signal
 import subprocess
@@ -318,12 +319,46 @@ def the_terminal_says_what_the_server_says(server):
     assert too_long.returncode == 1 and "context is full" in too_long.stderr, too_long
 
 
+def a_conversation_in_the_terminal_goes_on_until_it_is_reset(server):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([BIN / "flotilla", "chat", packaged_model(), "--temperature", "0", "--max-tokens", "16"],
+                               stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = ""
+
+    def until_prompt() -> str:
+        nonlocal shown
+        while not shown.endswith("> "):
+            shown += os.read(ours, 4096).decode().replace("\r\n", "\n")
+        text, shown = shown, ""
+        return text
+
+    def say(message: str) -> str:
+        os.write(ours, message.encode() + b"\n")
+        return until_prompt()
+
+    messages = []
+    assert "8192 tokens of context" in until_prompt()
+    for question in ("Hi", "What is a cat?"):
+        messages.append({"role": "user", "content": question})
+        answer = server.chat(messages=messages, temperature=0, max_tokens=16).choices[0].message.content
+        assert answer in say(question), answer
+        messages.append({"role": "assistant", "content": answer})
+    assert "forgotten" in say("/reset")
+    assert messages[1]["content"] in say("Hi")
+    assert "is no command" in say("/what")
+    os.write(ours, b"/exit\n")
+    assert process.wait(60) == 0
+    os.close(ours)
+
+
 TESTS = [models_are_listed, a_chat_is_answered_and_a_seed_repeats_it, a_stream_says_the_same_in_pieces,
          choices_differ_and_the_first_is_the_only_one, logprobs_are_those_of_the_distribution,
          the_prompts_scores_are_those_it_was_sampled_with, a_prompt_may_be_text_or_tokens_or_many,
          text_ends_before_a_stop_string_that_spans_tokens, requests_together_get_what_each_gets_alone,
          what_cannot_be_done_is_refused_by_name, what_is_no_request_is_refused, a_client_that_leaves_ends_its_request,
-         metrics_say_what_was_done, the_terminal_says_what_the_server_says, a_full_queue_and_a_time_limit_are_told,
+         metrics_say_what_was_done, the_terminal_says_what_the_server_says,
+         a_conversation_in_the_terminal_goes_on_until_it_is_reset, a_full_queue_and_a_time_limit_are_told,
          a_token_is_asked_for, a_signal_lets_answers_end]
 
 
