@@ -9,7 +9,6 @@
 #include "cli/commands.h"
 #include "cli/evaluation_subject.h"
 #include "cli/stop_signals.h"
-#include "cli/subject_address.h"
 
 namespace flotilla {
 namespace {
