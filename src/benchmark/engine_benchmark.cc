@@ -117,9 +117,13 @@ Status check_positive(std::initializer_list<std::int32_t> numbers) {
 
 Speed speed_of(const Engine& engine, const MachineLimits& limits, std::span<const ForwardShape> passes,
                std::int64_t tokens, double seconds) {
-  Speed speed{.tokens_per_second = static_cast<double>(tokens) / seconds, .least_seconds = 0, .seconds = seconds};
+  Speed speed;
+  speed.tokens_per_second = static_cast<double>(tokens) / seconds;
+  speed.seconds = seconds;
   for (const ForwardShape& shape : passes) {
-    speed.least_seconds += least_seconds(forward_work(engine.description(), shape), limits);
+    const ForwardWork work = forward_work(engine.description(), shape);
+    speed.least_seconds += least_seconds(work, limits);
+    speed.int8_seconds += work.int8_operations / (limits.int8_operations * 1e9);
   }
   return speed;
 }

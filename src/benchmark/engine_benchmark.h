@@ -13,8 +13,10 @@ namespace flotilla {
 struct Speed {
   double tokens_per_second = 0;
   double least_seconds = 0;  // of the same work, by the roofline
+  double int8_seconds = 0;   // of its products of weights alone, at the peak of int8
   double seconds = 0;
   double roofline_share() const { return seconds > 0 ? least_seconds / seconds : 0; }
+  double int8_share() const { return seconds > 0 ? int8_seconds / seconds : 0; }
 };
 
 // Prompts are random tokens, each sequence's next token is sampled at temperature 1 over the whole vocabulary with its

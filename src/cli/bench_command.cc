@@ -77,13 +77,16 @@ class Report {
   }
 
   void speeds(const std::string& figure, const std::vector<Speed>& speeds) {
-    std::vector<double> samples, shares;
+    std::vector<double> samples, shares, int8_shares;
     for (const Speed& speed : speeds) {
       samples.push_back(speed.tokens_per_second);
       shares.push_back(speed.roofline_share());
+      int8_shares.push_back(speed.int8_share());
     }
-    const double share = median(shares);
-    line(figure, median(samples), "tokens/s", samples, fmt::format("{:.0f} % of the roofline", 100 * share), share);
+    const double share = median(shares), int8_share = median(int8_shares);
+    line(figure, median(samples), "tokens/s", samples,
+         fmt::format("{:.0f} % of the roofline, {:.0f} % of the int8 peak", 100 * share, 100 * int8_share),
+         {{"roofline_share", share}, {"int8_share", int8_share}});
   }
 
   Status write() const {
@@ -93,11 +96,11 @@ class Report {
 
  private:
   void line(const std::string& figure, double value, const char* unit, const std::vector<double>& samples,
-            const std::string& remark, double share = 0) {
+            const std::string& remark, const ordered_json& more = {}) {
     fmt::print("{:<60} {:>9.1f} {:<8} {}\n", figure, value, unit, remark);
     std::fflush(stdout);
     ordered_json entry = {{"figure", figure}, {"value", value}, {"unit", unit}};
-    if (share > 0) entry["roofline_share"] = share;
+    entry.update(more);
     if (!samples.empty()) entry["samples"] = samples;
     entry["machine"] = machine_name();
     entry["command"] = command_;
