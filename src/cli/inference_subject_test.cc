@@ -33,7 +33,9 @@ TEST(InferenceSubject, EveryVersionOfARunIsFoundOnItsHub) {
   EXPECT_EQ(newest.version, Version(2));
   const InferenceSubject first = open("@0").value();
   EXPECT_EQ(first.name, "owner/run@0");
-  EXPECT_EQ(*first.weights, toy_model().state);
+  GridState version_0 = toy_model().state;
+  version_0.tensors[0].q[0] = 0;  // as ToyRun publishes it
+  EXPECT_EQ(*first.weights, version_0);
   EXPECT_NE(*newest.weights, *first.weights);
   EXPECT_EQ(open("@7").status().code(), StatusCode::kNotFound);
   EXPECT_TRUE(make_inference_engine(first, 1, 128, 0).ok());

@@ -353,7 +353,8 @@ class BrittleEngine final : public Engine {
   BrittleEngine(std::unique_ptr<Engine> engine, TokenId poison) : engine_(std::move(engine)), poison_(poison) {}
   const ModelDescription& description() const override { return engine_->description(); }
   Isa isa() const override { return engine_->isa(); }
-  Status load(const GridState& state) override { return engine_->load(state); }
+  Status load(const GridState& state, OpenSequences open) override { return engine_->load(state, open); }
+  void give_back(std::int64_t keep_bytes) override { engine_->give_back(keep_bytes); }
   Result<SequenceId> open() override { return engine_->open(); }
   Result<SequenceId> fork(SequenceId source) override { return engine_->fork(source); }
   void close(SequenceId sequence) override { engine_->close(sequence); }
