@@ -60,7 +60,7 @@ def needed(file: pathlib.Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "--dynamic", "--wide", file))
 
 
-def libraries_of(program: pathlib.Path, folder: pathlib.Path) -> dict[str, pathlib.Path]:
+def libraries_of(program: pathlib.Path, folders: list[pathlib.Path]) -> dict[str, pathlib.Path]:
     """What a program needs, what that needs, and so on."""
     found: dict[str, pathlib.Path] = {}
     waiting = [program]
@@ -68,9 +68,10 @@ def libraries_of(program: pathlib.Path, folder: pathlib.Path) -> dict[str, pathl
         for name in needed(waiting.pop()):
             if name in found or GLIBC.match(name):
                 continue
-            if not (folder / name).exists():
-                fail(f"library {name} is not in {folder}")
-            found[name] = folder / name
+            file = next((folder / name for folder in folders if (folder / name).exists()), None)
+            if file is None:
+                fail(f"library {name} is in none of: {', '.join(map(str, folders))}")
+            found[name] = file
             waiting.append(found[name])
     return found
 
@@ -127,7 +128,8 @@ def main() -> None:
     run("cmake", "--install", options.build, "--component", "program", "--prefix", folder, "--strip")
     program = folder / "bin/flotilla"
 
-    libraries = libraries_of(program, options.root / f"usr/lib/{options.arch}-linux-gnu")
+    # /lib is a folder of its own where packages were only unpacked.
+    libraries = libraries_of(program, [options.root / f"{place}/{options.arch}-linux-gnu" for place in ("usr/lib", "lib")])
     (folder / "lib").mkdir()
     for name, file in libraries.items():
         shutil.copy(file, folder / "lib" / name)
