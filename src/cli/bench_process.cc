@@ -112,7 +112,6 @@ struct Resident {
   double all = 0;
   double files = 0;      // program, libraries, mapped files
   double allocated = 0;  // by malloc, in use
-  double unused = 0;     // by malloc, free
 };
 
 Result<Resident> resident() {
@@ -122,8 +121,7 @@ Result<Resident> resident() {
   const struct mallinfo2 heap = mallinfo2();
   return Resident{.all = static_cast<double>(*all) / 1024,
                   .files = static_cast<double>(*files) / 1024,
-                  .allocated = static_cast<double>(heap.uordblks + heap.hblkhd) / kMiB,
-                  .unused = static_cast<double>(heap.fordblks) / kMiB};
+                  .allocated = static_cast<double>(heap.uordblks + heap.hblkhd) / kMiB};
 }
 
 // The moment of a sweep at which it exceeds most, or comes nearest to, what it may hold.
@@ -138,13 +136,12 @@ class Watch {
     if (figure_.parts.empty() || now.all - goal > figure_.value - figure_.goal) {
       figure_.value = now.all;
       figure_.goal = goal;
-      figure_.parts = {{"packed weights", weights_},
-                       {"KV blocks in use", kv},
-                       {"program and mapped files", now.files},
-                       {"allocated (tokenizer, environment, episodes)", now.allocated},
-                       {"free in the allocator", now.unused},
-                       {"engine's scratch, free KV blocks, the rest",
-                        now.all - weights_ - kv - now.files - now.allocated - now.unused}};
+      figure_.parts = {
+          {"packed weights", weights_},
+          {"KV blocks in use", kv},
+          {"program and mapped files", now.files},
+          {"allocated (tokenizer, environment, episodes)", now.allocated},
+          {"scratch, free KV blocks, free in the allocator", now.all - weights_ - kv - now.files - now.allocated}};
     }
     // As a worker does.
     if (const auto time = system_clock().monotonic(); time - gave_back_ > std::chrono::seconds(1)) {
