@@ -189,13 +189,13 @@ Status bench_memory(const ProcessOptions& options) {
   }
   Watch watch(*engine, bytes(0), bytes(1) - bytes(0));
   Status status;
-  SweepSettings settings;
-  settings.between_calls = [&] {
-    if (status.ok()) status = watch.look();
-    return options.groups;
-  };
-  FLOTILLA_RETURN_IF_ERROR(
-      run_sweep(*engine, rules, settings, items, [](const FinishedGroup&) { return ok_status(); }).status());
+  const SweepHooks hooks{.on_group = [](const FinishedGroup&) { return ok_status(); },
+                         .between_calls =
+                             [&] {
+                               if (status.ok()) status = watch.look();
+                               return options.groups;
+                             }};
+  FLOTILLA_RETURN_IF_ERROR(run_sweep(*engine, rules, {}, items, hooks).status());
   FLOTILLA_RETURN_IF_ERROR(status);
   print_figure(watch.figure());
   return write_figure(watch.figure(), options.json);

@@ -32,9 +32,6 @@ struct SweepSettings {
   // What prompts have in common is computed once and forked. Never changes a result; off, each episode computes its own
   // prompt, to measure what sharing saves.
   bool share_prefixes = true;
-  // Called before each forward call; may take its time. Returns how many groups may be in flight, at least 1: those
-  // beyond are closed, the last ones first, and computed again later.
-  std::function<std::int64_t()> between_calls = {};
 };
 
 // One group to be decoded.
@@ -74,6 +71,9 @@ struct SweepHooks {
   // Optional, asked when as many episodes have ended as a group has that is to take their place: a group to add, or
   // none for now. It is computed with the present version.
   std::function<Result<std::optional<SweepItem>>()> refill = nullptr;
+  // Optional, called before each forward call; may take its time. How many groups may be in flight, at least 1: those
+  // beyond are closed and computed again later.
+  std::function<std::int64_t()> between_calls = nullptr;
 };
 
 // Decodes all items together as one batch. What all prompts begin with is computed once, and so is each group's prompt;

@@ -19,13 +19,13 @@ struct Outcome {
 };
 
 Outcome sweep(Engine& engine, const Toy& toy, std::span<const SweepItem> items,
-              const SweepSettings& settings = kSettings) {
+              const SweepSettings& settings = kSettings, const std::function<std::int64_t()>& between_calls = nullptr) {
   Outcome outcome;
   const auto keep = [&](FinishedGroup group) {
     outcome.groups.emplace(group.item, std::move(group));
     return ok_status();
   };
-  const auto report = run_sweep(engine, toy.rules, settings, items, {.on_group = keep});
+  const auto report = run_sweep(engine, toy.rules, settings, items, {.on_group = keep, .between_calls = between_calls});
   EXPECT_TRUE(report.ok()) << report.status().to_string();
   if (report.ok()) outcome.report = *report;
   EXPECT_EQ(engine.usage().sequences, 0);
@@ -230,13 +230,13 @@ TEST(Sweep, GoesOnWithFewerGroupsWhenTold) {
     SweepSettings settings = kSettings;
     settings.share_prefixes = share;
     std::int64_t most = 0;
-    settings.between_calls = [&] { return most = std::int64_t{1} << (engine.calls.size() / 5 % 3); };
-    engine.before_forward = [&] {
+    const auto between_calls = [&] { return most = std::int64_t{1} << (engine.calls.size() / 5 % 3); };
+    engine.before_forward = [&](std::span<const Chunk>) {
       // Episodes, and the prompts and the trunk that they share.
       EXPECT_LE(engine.usage().sequences, most * 3 + (share ? most + 1 : 0));
       return ok_status();
     };
-    const Outcome outcome = sweep(engine, toy, items, settings);
+    const Outcome outcome = sweep(engine, toy, items, settings, between_calls);
     expect_same(outcome.groups, reference.groups);
     EXPECT_GT(outcome.report.evictions, 0);
   }
@@ -245,9 +245,8 @@ TEST(Sweep, GoesOnWithFewerGroupsWhenTold) {
 TEST(Sweep, KeepsOneGroupInFlightAtLeast) {
   Toy toy;
   const auto items = toy.items(3, 2);
-  SweepSettings settings = kSettings;
-  settings.between_calls = [] { return 0; };
-  expect_same(sweep(*toy_engine(), toy, items, settings).groups, sweep(*toy_engine(), toy, items).groups);
+  const Outcome outcome = sweep(*toy_engine(), toy, items, kSettings, [] { return 0; });
+  expect_same(outcome.groups, sweep(*toy_engine(), toy, items).groups);
 }
 
 TEST(Sweep, CountsWhatItDid) {

@@ -38,6 +38,7 @@ class WatchedEngine final : public Engine {
   }
   Result<std::vector<float>> logprobs(std::span<const TokenId> tokens) override { return engine_->logprobs(tokens); }
   EngineUsage usage() const override { return engine_->usage(); }
+  void give_back(std::int64_t keep_bytes) override { engine_->give_back(keep_bytes); }
 
  private:
   std::unique_ptr<Engine> engine_;
