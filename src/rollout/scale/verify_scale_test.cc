@@ -4,11 +4,9 @@
 
 #include <array>
 #include <bit>
-#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
