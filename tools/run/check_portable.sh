@@ -8,7 +8,8 @@ source tools/run/common.sh
 targets=(x86_64-macos aarch64-macos x86_64-windows-gnu)
 [ $# -eq 0 ] || targets=("$@")
 modules=(base telemetry model sync engine)
-# These speak POSIX: files and locks, memory maps, terminals. Windows needs a twin of each.
+# These speak to Linux (scheduling classes) or POSIX (files and locks, memory maps, terminals): other systems need a twin.
+linux='^src/base/priority\.cc$'
 posix='^src/(base/files|engine/page_buffer|sync/signing|telemetry/append_file|telemetry/terminal)\.cc$'
 
 tools/run/setup.sh
@@ -43,15 +44,14 @@ export -f compile
 
 for target in "${targets[@]}"; do
   mapfile -t sources < <(printf 'src/%s/*.cc\n' "${modules[@]}" | xargs git ls-files | grep -v -e '_test\.cc$' -e '/simde/')
-  case "$target" in
-    *windows*) mapfile -t left_out < <(printf '%s\n' "${sources[@]}" | grep -E "$posix") ;;
-    *) left_out=() ;;
-  esac
+  missing=$linux
+  case "$target" in *windows*) missing="$linux|$posix" ;; esac
+  mapfile -t left_out < <(printf '%s\n' "${sources[@]}" | grep -E "$missing")
   case "$target" in
     x86_64-*) other='_neon' ;;
     *) other='_avx' ;;
   esac
-  mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v -e "$other" -e '^$' | grep -vxF -f <(printf '%s\n' "${left_out[@]:-none}"))
-  say "compiling ${#sources[@]} files for $target${left_out:+; left out: ${left_out[*]}}"
+  mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v -e "$other" -e '^$' | grep -vxF -f <(printf '%s\n' "${left_out[@]}"))
+  say "compiling ${#sources[@]} files for $target; left out: ${left_out[*]}"
   printf '%s\n' "${sources[@]}" | xargs -P "$FLOTILLA_JOBS" -I{} bash -c 'compile "$1" "$2"' - "$target" {}
 done
