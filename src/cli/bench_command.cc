@@ -96,7 +96,7 @@ class Report {
 
  private:
   void line(const std::string& figure, double value, const char* unit, const std::vector<double>& samples,
-            const std::string& remark, const ordered_json& more = {}) {
+            const std::string& remark, const ordered_json& more = ordered_json::object()) {
     fmt::print("{:<60} {:>9.1f} {:<8} {}\n", figure, value, unit, remark);
     std::fflush(stdout);
     ordered_json entry = {{"figure", figure}, {"value", value}, {"unit", unit}};
