@@ -21,7 +21,7 @@ SIZE_MAX = 20_000_000
 # Every Linux of this kind has them, and they must fit its kernel and each other.
 GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|mvec))\.so\.\d+$")
 # Compiled into the program: no library tells of them.
-HEADERS = ["nlohmann-json3-dev", "libtomlplusplus-dev", "libcli11-dev", "libspdlog-dev"]
+HEADERS = ["nlohmann-json3-dev", "libtomlplusplus-dev", "libcli11-dev", "libspdlog-dev", "libboost-dev"]
 COMMON_LICENSES = pathlib.Path("/usr/share/common-licenses")
 
 README = """Flotilla {version} for Linux on {arch}

@@ -1,7 +1,6 @@
 #include "base/files.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,11 +30,16 @@ class FileDescriptor {
   int fd_;
 };
 
-Result<std::uint64_t> regular_file_size(int fd, const fs::path& path) {
+// Of a regular file.
+Result<struct stat> file_state(int fd, const fs::path& path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return errno_status(errno, "stat " + path.string());
   if (!S_ISREG(info.st_mode)) return invalid_argument(path.string() + " is not a regular file");
-  return static_cast<std::uint64_t>(info.st_size);
+  return info;
+}
+
+bool same_contents(const struct stat& a, const struct stat& b) {
+  return a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
 Status write_all(int fd, ByteSpan bytes, const fs::path& path) {
@@ -55,10 +59,11 @@ Status sync_folder(const fs::path& folder) {
 }
 
 template <typename Container>
-Result<Container> read_into(const fs::path& path) {
+Result<Container> read_into(const fs::path& path, bool settled = false) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return errno_status(errno, "open " + path.string());
-  FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t size, regular_file_size(fd.get(), path));
+  FLOTILLA_ASSIGN_OR_RETURN(const struct stat before, file_state(fd.get(), path));
+  const auto size = static_cast<std::size_t>(before.st_size);
   Container content(size, 0);
   std::size_t done = 0;
   while (true) {
@@ -73,12 +78,16 @@ Result<Container> read_into(const fs::path& path) {
     done += static_cast<std::size_t>(count);
   }
   content.resize(done);
+  if (!settled) return content;
+  FLOTILLA_ASSIGN_OR_RETURN(const struct stat after, file_state(fd.get(), path));
+  if (done != size || !same_contents(before, after)) return unavailable(path.string() + " changed while it was read");
   return content;
 }
 
 }  // namespace
 
 Result<Bytes> read_file(const fs::path& path) { return read_into<Bytes>(path); }
+Result<Bytes> read_settled_file(const fs::path& path) { return read_into<Bytes>(path, true); }
 Result<std::string> read_text_file(const fs::path& path) { return read_into<std::string>(path); }
 
 Status write_file_atomically(const fs::path& path, ByteSpan bytes) {
@@ -107,23 +116,6 @@ Status write_file_atomically(const fs::path& path, std::span<const ByteSpan> pie
     return status;
   }
   return sync_folder(folder);
-}
-
-Result<std::shared_ptr<const MappedFile>> MappedFile::open(const fs::path& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return errno_status(errno, "open " + path.string());
-  FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t size, regular_file_size(fd.get(), path));
-  ByteSpan bytes;
-  if (size > 0) {
-    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (address == MAP_FAILED) return errno_status(errno, "map " + path.string());
-    bytes = {static_cast<const std::uint8_t*>(address), size};
-  }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
-}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
 }
 
 TemporaryFolder::TemporaryFolder() {

@@ -12,6 +12,8 @@ namespace flotilla {
 // Whole file into memory. not_found, permission_denied, invalid_argument (a folder) as the system says; the path is in
 // the message.
 Result<Bytes> read_file(const std::filesystem::path& path);
+// The same; unavailable when the file changed meanwhile.
+Result<Bytes> read_settled_file(const std::filesystem::path& path);
 Result<std::string> read_text_file(const std::filesystem::path& path);
 
 // Replaces the file so that a reader, or the next start after a crash, finds the old or the new bytes and nothing else:
@@ -22,22 +24,6 @@ Status write_file_atomically(const std::filesystem::path& path, std::span<const 
 inline Status write_file_atomically(const std::filesystem::path& path, std::string_view text) {
   return write_file_atomically(path, as_bytes(text));
 }
-
-// A file mapped for reading. The bytes are valid as long as the object lives. Thread safe to read.
-class MappedFile {
- public:
-  static Result<std::shared_ptr<const MappedFile>> open(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ByteSpan bytes() const { return bytes_; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  MappedFile(std::filesystem::path path, ByteSpan bytes) : path_(std::move(path)), bytes_(bytes) {}
-  std::filesystem::path path_;
-  ByteSpan bytes_;
-};
 
 // A folder of its own that is deleted, with its contents, at the end of the scope. For tests and scratch space.
 class TemporaryFolder {

@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -52,8 +53,6 @@ TEST_F(FilesTest, errors_name_the_path) {
   EXPECT_EQ(missing.code(), StatusCode::kNotFound);
   EXPECT_NE(missing.message().find((folder() / "none").string()), std::string::npos);
   EXPECT_EQ(read_file(folder()).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(MappedFile::open(folder() / "none").status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(MappedFile::open(folder()).status().code(), StatusCode::kInvalidArgument);
   ASSERT_EQ(::mkfifo((folder() / "pipe").c_str(), 0600), 0);
   // Opened for both, so that opening the other end does not wait.
   std::fstream other_end(folder() / "pipe", std::ios::in | std::ios::out);
@@ -115,15 +114,16 @@ TEST_F(FilesTest, a_reader_sees_the_old_or_the_new_bytes_whenever_the_writer_is_
   }
 }
 
-TEST_F(FilesTest, a_mapped_file_shows_its_bytes_and_keeps_them_when_the_name_is_replaced) {
-  ASSERT_TRUE(write_file_atomically(file(), "hello").ok());
-  const auto mapped = MappedFile::open(file()).value();
-  EXPECT_EQ(as_text(mapped->bytes()), "hello");
-  EXPECT_EQ(mapped->path(), file());
-  ASSERT_TRUE(write_file_atomically(file(), "world").ok());
-  EXPECT_EQ(as_text(mapped->bytes()), "hello");
-  ASSERT_TRUE(write_file_atomically(file(), "").ok());
-  EXPECT_TRUE(MappedFile::open(file()).value()->bytes().empty());
+TEST_F(FilesTest, a_file_that_changes_while_it_is_read_is_said_to) {
+  ASSERT_TRUE(write_file_atomically(file(), std::string(1 << 20, 'a')).ok());
+  std::jthread writer([&](const std::stop_token& stop) {
+    std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
+    while (!stop.stop_requested()) stream.seekp(0).write("b", 1).flush();
+  });
+  Status status;
+  while (status.ok()) status = read_settled_file(file()).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.to_string();
+  EXPECT_NE(status.message().find("changed while it was read"), std::string::npos);
 }
 
 TEST(TemporaryFolder, is_deleted_with_its_contents) {

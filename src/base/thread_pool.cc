@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 
@@ -42,8 +43,7 @@ constexpr std::uint32_t kEpoch = 0x10000;  // number of the loop, bits 16 to 31
 
 struct ThreadPool::Shared {
   std::atomic<std::uint32_t> state{0};
-  std::atomic<bool> stopping{false};
-  std::atomic<int> active{1};  // threads that may join
+  std::atomic<int> active{1};  // threads that may join; the others sleep until it changes. 0: the pool ends
   // Of the present loop: written while no helper is active, read by active ones.
   const std::function<void(std::int64_t, int)>* body = nullptr;
   std::int64_t pieces = 0;
@@ -54,6 +54,8 @@ struct ThreadPool::Shared {
   }
 };
 
+int core_count() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+
 ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()), active_(threads) {
   FLOTILLA_CHECK(threads >= 1);
   shared_->active.store(threads, std::memory_order_relaxed);
@@ -62,15 +64,18 @@ ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()), activ
 }
 
 ThreadPool::~ThreadPool() {
-  shared_->stopping.store(true);
+  shared_->active.store(0);
+  shared_->active.notify_all();
   shared_->state.fetch_add(kEpoch);
   shared_->state.notify_all();
 }
 
 void ThreadPool::set_active(int threads) {
   FLOTILLA_CHECK(threads >= 1 && threads <= this->threads());
+  if (threads == active_) return;
   active_ = threads;
   shared_->active.store(threads, std::memory_order_relaxed);  // seen by whoever sees the next loop
+  shared_->active.notify_all();
 }
 
 void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t, int)>& body) {
@@ -100,9 +105,15 @@ void ThreadPool::work(int thread) {
   for (Watch watch;;) {
     // In this order: a state that is older than the stop makes the wait below return at once.
     std::uint32_t state = s.state.load(std::memory_order_acquire);
-    if (s.stopping.load(std::memory_order_relaxed)) return;
+    const int active = s.active.load(std::memory_order_relaxed);
+    if (active == 0) return;
+    if (thread >= active) {
+      s.active.wait(active, std::memory_order_relaxed);
+      watch = {};
+      continue;
+    }
     const std::uint32_t epoch = state / kEpoch;
-    if ((state & kOpen) == 0 || epoch == seen || thread >= s.active.load(std::memory_order_relaxed)) {
+    if ((state & kOpen) == 0 || epoch == seen) {
       if (!watch.again()) {
         s.state.wait(state, std::memory_order_acquire);
         watch = {};

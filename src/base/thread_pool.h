@@ -8,6 +8,9 @@
 
 namespace flotilla {
 
+// Processors that this process may run on; at least 1.
+int core_count();
+
 // A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Pieces are
 // claimed one by one: a thread that the system puts aside delays its own piece and nothing else. Idle threads watch for
 // a tenth of a millisecond and then sleep.
@@ -21,7 +24,8 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // How many of them take part in the loops from now on: 1 to threads(), at first all. Between loops only.
+  // How many of them take part in the loops from now on: 1 to threads(), at first all; the others sleep. Between loops
+  // only.
   void set_active(int threads);
   int active() const { return active_; }
 

@@ -79,6 +79,14 @@ TEST(ThreadPool, as_many_threads_take_part_as_are_active) {
   });
 }
 
+TEST(ThreadPool, ends_while_some_threads_are_not_active) {
+  for (int round = 0; round < 200; ++round) {
+    ThreadPool pool(4);
+    pool.set_active(1 + round % 4);
+    pool.run(8, [](std::int64_t, int) {});
+  }
+}
+
 TEST(ThreadPool, pools_come_and_go) {
   for (int i = 0; i < 200; ++i) {
     ThreadPool pool(3);

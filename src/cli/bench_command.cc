@@ -8,11 +8,11 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/files.h"
 #include "base/median.h"
+#include "base/thread_pool.h"
 #include "benchmark/engine_benchmark.h"
 #include "benchmark/machine_limits.h"
 #include "cli/bench_figures.h"
@@ -122,7 +122,7 @@ struct Figure {
 
 std::vector<int> thread_counts(const BenchOptions& options) {
   if (!options.threads.empty()) return options.threads;
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int cores = core_count();
   return cores == 1 ? std::vector<int>{1} : std::vector<int>{1, cores};
 }
 

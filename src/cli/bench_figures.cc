@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "base/files.h"
+#include "base/thread_pool.h"
 
 namespace flotilla {
 
@@ -16,8 +16,7 @@ std::string machine_name() {
   const std::size_t at = info.ok() ? info->find("model name") : std::string::npos;
   if (at == std::string::npos) return "unknown";
   const std::size_t begin = info->find(": ", at) + 2;
-  return fmt::format("{}, {} cores", info->substr(begin, info->find('\n', begin) - begin),
-                     std::thread::hardware_concurrency());
+  return fmt::format("{}, {} cores", info->substr(begin, info->find('\n', begin) - begin), core_count());
 }
 
 std::string command_line() {

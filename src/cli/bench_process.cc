@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/thread_pool.h"
 #include "base/user_folders.h"
 #include "cli/bench_figures.h"
 #include "cli/evaluation_subject.h"
@@ -42,9 +42,7 @@ struct ProcessOptions {
   int threads = 0;  // 0: one a core
   std::string json;
 
-  int engine_threads() const {
-    return threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  }
+  int engine_threads() const { return threads > 0 ? threads : core_count(); }
 };
 
 // Since this process was started, to a hundredth of a second.
@@ -84,8 +82,8 @@ Status bench_start(const ProcessOptions& options) {
   const HubLayout layout = address.layout();
   FLOTILLA_ASSIGN_OR_RETURN(const RunAssets assets, open_run_assets(*store, layout, "", user_cache_folder()));
   stages.end("run.json, tokenizer, environment");
-  const auto subscriber =
-      Subscriber::create(*store, layout, assets.description, assets.spec.learner_key, null_event_sink());
+  const auto subscriber = Subscriber::create(*store, layout, assets.description, assets.spec.learner_key,
+                                             null_event_sink(), options.engine_threads());
   FLOTILLA_ASSIGN_OR_RETURN(const PulledVersion pulled, subscriber->pull());
   stages.end("weights: read, check, decode");
   EngineOptions engine_options;

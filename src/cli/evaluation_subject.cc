@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <iostream>
-#include <thread>
 
+#include "base/thread_pool.h"
 #include "base/user_folders.h"
 #include "cli/subject_address.h"
 #include "model/weights.h"
@@ -27,7 +27,7 @@ Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress&
   subject.tokenizer = assets.tokenizer;
   subject.environment = assets.environment;
   const auto subscriber =
-      Subscriber::create(store, layout, subject.description, assets.spec.learner_key, null_event_sink());
+      Subscriber::create(store, layout, subject.description, assets.spec.learner_key, null_event_sink(), core_count());
   if (!version) {
     FLOTILLA_ASSIGN_OR_RETURN(const Head head, subscriber->poll());
     version = head.version;
@@ -66,8 +66,7 @@ Result<Evaluation> evaluate_subject(const EvaluationSubject& subject, const Eval
   FLOTILLA_ASSIGN_OR_RETURN(const EpisodeRules rules,
                             make_episode_rules(*subject.environment, *subject.tokenizer, subject.description));
   EngineOptions options;
-  options.threads =
-      request.threads > 0 ? request.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.threads = request.threads > 0 ? request.threads : core_count();
   MemoryDemand demand;
   demand.engine = options;
   const std::uint64_t tasks = subject.environment->task_count(request.options.split);

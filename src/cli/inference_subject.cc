@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
+#include "base/thread_pool.h"
 #include "base/user_folders.h"
 #include "model/weights.h"
 #include "rollout/memory_plan.h"
@@ -29,7 +29,8 @@ Result<InferenceSubject> open_run(const SubjectAddress& address) {
                            .tokenizer = run.tokenizer,
                            .name = {},
                            .version = address.version};
-  const auto subscriber = Subscriber::create(*store, layout, run.description, run.spec.learner_key, null_event_sink());
+  const auto subscriber =
+      Subscriber::create(*store, layout, run.description, run.spec.learner_key, null_event_sink(), core_count());
   if (!subject.version) {
     FLOTILLA_ASSIGN_OR_RETURN(const Head head, subscriber->poll());
     subject.version = head.version;
@@ -59,7 +60,7 @@ Result<InferenceSubject> open_inference_subject(const SubjectAddress& address) {
 Result<std::unique_ptr<Engine>> make_inference_engine(const InferenceSubject& subject, int threads,
                                                       std::int64_t kv_tokens, std::int64_t kv_mib) {
   EngineOptions options;
-  options.threads = threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.threads = threads > 0 ? threads : core_count();
   const auto bytes = [&](std::int64_t kv_blocks) {
     options.kv_blocks = kv_blocks;
     return Engine::memory_bytes(subject.description, options, kRowsPerCall);

@@ -9,10 +9,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/files.h"
+#include "base/thread_pool.h"
 #include "base/user_folders.h"
 #include "cli/commands.h"
 #include "cli/run_address.h"
@@ -134,8 +134,7 @@ Status verify(const VerifyOptions& options) {
   const HubLayout layout = address.layout();
   FLOTILLA_ASSIGN_OR_RETURN(const RunAssets assets, open_run_assets(*store, layout, "", user_cache_folder()));
   EngineOptions engine_options;
-  engine_options.threads =
-      options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  engine_options.threads = options.threads > 0 ? options.threads : core_count();
   engine_options.kv_blocks = std::max(kBlocks, 2 * sweep_blocks_max(assets.rules, assets.rules.context / 2, 1, 1));
   FLOTILLA_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_groups(options, *store, layout));
   const auto read = [&](const std::string& name) { return read_group(options, *store, name); };
@@ -145,8 +144,8 @@ Status verify(const VerifyOptions& options) {
     engine_options.kv_blocks = std::max(engine_options.kv_blocks, sweep_blocks(measured));
   }
   FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(assets.description, engine_options));
-  const auto subscriber =
-      Subscriber::create(*store, layout, assets.description, assets.spec.learner_key, null_event_sink());
+  const auto subscriber = Subscriber::create(*store, layout, assets.description, assets.spec.learner_key,
+                                             null_event_sink(), engine_options.threads);
   std::map<Version, PulledVersion> versions;  // the newest ones fetched: groups come in the order of their versions
   const GroupVerifier::Weights weights = [&](Version version) -> Result<PulledVersion> {
     if (const auto held = versions.find(version); held != versions.end()) return held->second;

@@ -1,5 +1,6 @@
 // The C interface of embed/include/flotilla.h over the engine and the model.
 #include "embed/include/flotilla.h"
+#include "base/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +13,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -122,8 +122,7 @@ Result<EngineOptions> engine_options(const flotilla_engine_options* options) {
   }
   if (options->threads < 0) return invalid_argument(fmt::format("threads = {}, expected at least 0", options->threads));
   EngineOptions result;
-  result.threads =
-      options->threads > 0 ? options->threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  result.threads = options->threads > 0 ? options->threads : core_count();
   result.kv_blocks = (options->room + kBlockTokens - 1) / kBlockTokens;
   return result;
 }

@@ -119,6 +119,7 @@ class CpuEngine final : public Engine {
     }
     FLOTILLA_RETURN_IF_ERROR(check_grid(description_, state));
     const FloatMode mode;
+    pool_.set_active(pool_.threads());
     weights_.load(state, pool_);
     loaded_ = true;
     return ok_status();

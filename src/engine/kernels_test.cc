@@ -248,6 +248,41 @@ TEST(Kernels, AProductEqualsTheSumOfTheRoundedFactors) {
   }
 }
 
+TEST(Kernels, ProductsOfTheLargestIntegersAreExact) {
+  const FloatMode mode;
+  ThreadPool pool(1);
+  constexpr std::size_t kCols = 128;
+  // All of one sign, in turns, in turns of two, and half and half: sums of neighbours reach their limits.
+  const auto sign = [](std::size_t pattern, std::size_t k) {
+    const bool negative[] = {false, true, k % 2 == 1, k % 4 >= 2, k >= kCols / 2};
+    return negative[pattern % 5] ? -1 : 1;
+  };
+  RandomModel model = random_model(one_layer(kCols, 80), 13).value();
+  GridTensor& head = model.state.tensors[static_cast<std::size_t>(model.description.head)];
+  for (std::size_t i = 0; i < head.q.size(); ++i)
+    head.q[i] = static_cast<std::int8_t>(127 * sign(i / kCols, i % kCols));
+  std::vector<float> x(5 * kCols);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(sign(i / kCols, i % kCols));
+  for (const bool two_bytes : {false, true}) {
+    const auto product = [&](const KernelTable& kernels) {
+      auto packed = PackedWeights::create(model.description, kernels).value();
+      packed.load(model.state, pool);
+      const std::int64_t stride = static_cast<std::int64_t>(kCols) * kernels.activation_bytes;
+      std::vector<std::uint8_t> q(static_cast<std::size_t>(5 * stride));
+      std::vector<float> scales(5 * 2);
+      const QuantizedRows quantized{q.data(), stride, scales.data(), 2};
+      for (std::int64_t r = 0; r < 5; ++r)
+        EXPECT_TRUE(kernels.quantize(&x[static_cast<std::size_t>(r) * kCols], kCols, quantized, r));
+      const std::int64_t width = packed.head().panels * kLanes;
+      std::vector<float> out(static_cast<std::size_t>(5 * width));
+      kernels.matmul(packed.head(), 0, packed.head().panels, quantized, 5, out.data(), width, false);
+      return bits(out);
+    };
+    const auto expected = product(scalar_kernels(two_bytes));
+    for (const auto& [name, kernels] : vector_kernels(two_bytes)) EXPECT_EQ(product(kernels), expected) << name;
+  }
+}
+
 TEST(Kernels, QuantisingFindsNanAndInfinityAndKeepsTinyGroupsAtZero) {
   for (const bool two_bytes : {false, true}) {
     auto all = vector_kernels(two_bytes);
@@ -325,7 +360,7 @@ TEST(Kernels, AttentionAgreesWithTheReferenceForEveryLengthAndNumberOfHeads) {
           kv[value] = halves[value];
         }
       }
-      for (int queries = 1; queries <= 8; ++queries) {
+      for (const int queries : {1, 2, 3, 4, 5, 6, 7, 8, 33, kQueriesMax}) {
         const auto q = random_values(static_cast<std::uint64_t>(queries), queries * head_dim);
         std::vector<float> a(q.size());
         std::vector<float> b(q.size());

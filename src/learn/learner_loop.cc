@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/philox.h"
+#include "base/thread_pool.h"
 #include "learn/advantages.h"
 #include "rollout/group_file.h"
 
@@ -177,7 +178,7 @@ Status LearnerLoop::begin_versions() {
   parts_.trainer.set_grid(grid_);
   if (settings_.loss.kl > 0) FLOTILLA_RETURN_IF_ERROR(parts_.trainer.set_reference(version0_.get()));
   // A head that is missing, or that another lineage of this run has moved on: the fleet has to get these weights.
-  const bool published = newest_ && newest_->state == state_digest(parts_.trainer.description(), *grid_);
+  const bool published = newest_ && newest_->state == state_digest(parts_.trainer.description(), *grid_, core_count());
   return published ? ok_status() : publish();
 }
 

@@ -265,9 +265,10 @@ class GgufParser {
 Result<GgufFile> GgufFile::parse(ByteSpan bytes) { return GgufParser(bytes).parse(); }
 
 Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
-  FLOTILLA_ASSIGN_OR_RETURN(auto mapping, MappedFile::open(path));
-  FLOTILLA_ASSIGN_OR_RETURN(GgufFile file, parse(mapping->bytes()).with_context(path.string()));
-  file.mapping_ = std::move(mapping);
+  FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, read_settled_file(path));
+  auto contents = std::make_shared<const Bytes>(std::move(bytes));
+  FLOTILLA_ASSIGN_OR_RETURN(GgufFile file, parse(*contents).with_context(path.string()));
+  file.contents_ = std::move(contents);
   return file;
 }
 

@@ -44,7 +44,8 @@ class GgufFile {
  public:
   // Keeps a view: the bytes must outlive the object.
   static Result<GgufFile> parse(ByteSpan bytes);
-  // Maps the file and keeps it mapped; errors name the path.
+  // Reads the file: what is done to it afterwards is not seen. Errors name the path; unavailable when it changed
+  // meanwhile.
   static Result<GgufFile> open(const std::filesystem::path& path);
 
   const std::map<std::string_view, GgufValue>& metadata() const { return metadata_; }
@@ -55,7 +56,7 @@ class GgufFile {
   friend class GgufParser;
   std::map<std::string_view, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;
-  std::shared_ptr<const MappedFile> mapping_;
+  std::shared_ptr<const Bytes> contents_;  // of a file that was opened
 };
 
 }  // namespace flotilla

@@ -77,6 +77,6 @@ Status check_grid(const ModelDescription& description, const GridState& state);
 // (docs/formats/grid.md): two states are the same weights if and only if the roots are equal.
 Sha256Digest tensor_digest(const TensorSpec& spec, const GridTensor& tensor);
 Sha256Digest merkle_root(std::span<const Sha256Digest> leaves);
-Sha256Digest state_digest(const ModelDescription& description, const GridState& state);
+Sha256Digest state_digest(const ModelDescription& description, const GridState& state, int threads = 1);
 
 }  // namespace flotilla

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <thread>
 
 #include "base/thread_pool.h"
 #include "model/grid.h"
@@ -49,10 +48,10 @@ Sha256Digest merkle_root(std::span<const Sha256Digest> leaves) {
   return leaves.empty() ? sha256(ByteSpan{}) : hash_subtree(leaves);
 }
 
-Sha256Digest state_digest(const ModelDescription& description, const GridState& state) {
+Sha256Digest state_digest(const ModelDescription& description, const GridState& state, int threads) {
   FLOTILLA_CHECK(state.tensors.size() == description.tensors.size());
   std::vector<Sha256Digest> leaves(state.tensors.size());
-  ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  ThreadPool pool(threads);
   pool.run(std::ssize(leaves), [&](std::int64_t tensor, int) {
     const auto i = static_cast<std::size_t>(tensor);
     leaves[i] = tensor_digest(description.tensors[i], state.tensors[i]);

@@ -3,6 +3,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "model/tokenizer_utf8.h"
@@ -64,8 +66,15 @@ constexpr Pattern kPatterns[] = {
 
 class PcrePreTokenizer : public PreTokenizer {
  public:
-  PcrePreTokenizer(pcre2_code* code, bool normalizes) : code_(code), normalizes_(normalizes) {}
-  ~PcrePreTokenizer() override { pcre2_code_free(code_); }
+  PcrePreTokenizer(pcre2_code* code, bool normalizes) : code_(code), normalizes_(normalizes) {
+    FLOTILLA_CHECK(context_ != nullptr);
+    // A word may repeat a group as often as the text is long: blank lines, say.
+    pcre2_set_match_limit(context_, std::numeric_limits<std::uint32_t>::max());
+  }
+  ~PcrePreTokenizer() override {
+    pcre2_match_context_free(context_);
+    pcre2_code_free(code_);
+  }
 
   bool normalizes() const override { return normalizes_; }
 
@@ -92,7 +101,7 @@ class PcrePreTokenizer : public PreTokenizer {
     std::size_t start = 0;
     while (start < text.size()) {
       // The check of the whole subject in each call would make this quadratic.
-      const int found = pcre2_match(code_, subject, text.size(), start, PCRE2_NO_UTF_CHECK, match, nullptr);
+      const int found = pcre2_match(code_, subject, text.size(), start, PCRE2_NO_UTF_CHECK, match, context_);
       // Each character is in some class, and no alternative is recursive: anything else is a bug in the pattern.
       FLOTILLA_CHECK(found > 0);
       const std::size_t end = pcre2_get_ovector_pointer(match)[1];
@@ -103,6 +112,7 @@ class PcrePreTokenizer : public PreTokenizer {
   }
 
   pcre2_code* code_;
+  pcre2_match_context* context_ = pcre2_match_context_create(nullptr);
   bool normalizes_;
 };
 

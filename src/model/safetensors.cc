@@ -211,9 +211,10 @@ Result<SafetensorsFile> SafetensorsFile::parse(ByteSpan bytes) {
 }
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  FLOTILLA_ASSIGN_OR_RETURN(auto mapping, MappedFile::open(path));
-  FLOTILLA_ASSIGN_OR_RETURN(SafetensorsFile file, parse(mapping->bytes()).with_context(path.string()));
-  file.mapping_ = std::move(mapping);
+  FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, read_settled_file(path));
+  auto contents = std::make_shared<const Bytes>(std::move(bytes));
+  FLOTILLA_ASSIGN_OR_RETURN(SafetensorsFile file, parse(*contents).with_context(path.string()));
+  file.contents_ = std::move(contents);
   return file;
 }
 

@@ -51,7 +51,8 @@ class SafetensorsFile {
  public:
   // Keeps a view: the bytes must outlive the object.
   static Result<SafetensorsFile> parse(ByteSpan bytes);
-  // Maps the file and keeps it mapped as long as the object or a copy of it lives; errors name the path.
+  // Reads the file: what is done to it afterwards is not seen. Errors name the path; unavailable when it changed
+  // meanwhile.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
 
   const SafetensorsMetadata& metadata() const { return metadata_; }
@@ -66,7 +67,7 @@ class SafetensorsFile {
   SafetensorsMetadata metadata_;
   std::vector<TensorView> tensors_;
   std::map<std::string, std::size_t, std::less<>> index_;
-  std::shared_ptr<const MappedFile> mapping_;
+  std::shared_ptr<const Bytes> contents_;  // of a file that was opened
 };
 
 // A tensor to be written; `bytes` must live until the call returns.

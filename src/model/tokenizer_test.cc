@@ -92,6 +92,12 @@ TEST(PreTokenizer, Qwen2GivesAWordTheCharacterBeforeItAndALineEndWhatItFollows) 
   EXPECT_THAT(words("a \n \n\n  b  "), ElementsAre("a", " \n \n\n", " ", " b", "  "));
 }
 
+TEST(PreTokenizer, AWordMayHaveAnyNumberOfLines) {
+  std::string blank;
+  for (int i = 0; i < 12'000'000; ++i) blank += " \n";
+  EXPECT_EQ(PreTokenizer::create("qwen2").value()->split(blank), std::vector<std::string_view>{blank});
+}
+
 TEST(PreTokenizer, MakesWordsOfInvalidBytesAndCutsTheRestAsIfAlone) {
   const auto words = PreTokenizer::create("smollm").value()->split("ab\xff\xc3 c  \x80");
   EXPECT_THAT(words, ElementsAre("ab", "\xff\xc3", " c", "  ", "\x80"));

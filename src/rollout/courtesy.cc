@@ -18,8 +18,8 @@ constexpr double kCrowdedCalm = 0.1;
 constexpr double kWaiting = 0.2;     // of the time a task waits for a core; judged by where the load is not known
 constexpr double kPoliteTime = 0.1;  // even a program that stands still meanwhile loses no more
 constexpr double kNormalTime = 0.5;
-constexpr seconds kTimeCalm{4};     // until the share of time doubles
-constexpr seconds kLongestRest{5};  // however long a forward call took
+constexpr seconds kTimeCalm{4};      // until the share of time doubles
+constexpr seconds kLongestRest{60};  // however long a forward call took: enough for a tenth after calls of 6 seconds
 
 constexpr double kStalled = 0.1;  // of the time a task waits for memory
 constexpr double kStalledCalm = 0.02;
@@ -106,6 +106,7 @@ std::int64_t Courtesy::next_groups(std::int64_t groups) const {
 }
 
 std::int64_t Courtesy::resident_groups(std::int64_t groups) const {
+  if (memory_share_ == 1) return kAnyNumber;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(memory_share_ * static_cast<double>(groups)));
 }
 

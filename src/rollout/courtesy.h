@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "config/run_config.h"
@@ -26,7 +27,9 @@ class Courtesy {
 
   void see(const MachineUse& use);
 
-  // Groups of the next sweep, and those that a sweep of `groups` groups may go on with: 1 to `groups`.
+  // Where an unlimited sweep has `groups`: groups of the next sweep, 1 to `groups`; and those that may be in flight in
+  // any sweep, at least as many, kAnyNumber while memory is no limit.
+  static constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int64_t>::max();
   std::int64_t next_groups(std::int64_t groups) const;
   std::int64_t resident_groups(std::int64_t groups) const;
   // How long to rest after computing for `busy`.

@@ -120,10 +120,12 @@ class Replay {
     const std::vector<Chain*> chains = due(version);
     Status status = open(chains);
     if (status.ok()) status = forward(chains);
+    const bool shared =
+        std::ranges::any_of(chains, [&](const Chain* chain) { return chain->subject != chains.front()->subject; });
     for (Chain* chain : chains) {
       if (!status.ok()) {
         chain->subject->status = status;
-        chain->subject->shared = chain->subject != chains.front()->subject || chains.back()->subject != chain->subject;
+        chain->subject->shared = shared;
       }
       ++chain->next;
     }

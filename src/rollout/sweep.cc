@@ -84,6 +84,7 @@ class Sweep {
       FLOTILLA_RETURN_IF_ERROR(step());
       std::erase_if(groups_, [](const auto& group) { return group->unfinished == 0; });
       if (unfinished_ < before) FLOTILLA_RETURN_IF_ERROR(refill());
+      if (std::ranges::none_of(groups_, [](const auto& group) { return group->begins_with_trunk; })) close(trunk_);
     }
     return report_;
   }

@@ -48,7 +48,7 @@ struct SweepReport {
   std::int64_t model_tokens = 0;
   std::int64_t environment_tokens = 0;
   std::int64_t calls = 0;      // of Engine::forward
-  std::int64_t evictions = 0;  // sequences closed for want of KV blocks and computed again later
+  std::int64_t evictions = 0;  // of sequences, for want of KV blocks or of the machine's memory: computed again later
   std::int64_t swaps = 0;      // versions taken after the first
 };
 

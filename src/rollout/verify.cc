@@ -188,16 +188,16 @@ Status GroupVerifier::replay_rules(const Group& group, const Task& task) const {
 
 Result<Sha256Digest> GroupVerifier::load(Version version) {
   if (loaded_ && loaded_->first == version) return loaded_->second;
-  auto pulled = weights_(version);
-  if (!pulled.ok()) {
-    const Status& status = pulled.status();
+  const auto failed = [&](const Status& status) {
     const std::string text = fmt::format("version {}: {}", version.value(), status.message());
     // An error that would read as a refusal of the group.
     if (status.code() == StatusCode::kInvalidArgument) return internal_error(text);
     return Status(status.code(), text);
-  }
+  };
+  auto pulled = weights_(version);
+  if (!pulled.ok()) return failed(pulled.status());
   loaded_.reset();
-  FLOTILLA_RETURN_IF_ERROR(engine_.load(*pulled->state, OpenSequences::kKeep));
+  if (const Status status = engine_.load(*pulled->state, OpenSequences::kKeep); !status.ok()) return failed(status);
   loaded_ = {version, pulled->state_digest};
   return pulled->state_digest;
 }

@@ -22,6 +22,12 @@ std::optional<Head> VersionWatch::head() const {
 }
 
 void VersionWatch::work(const std::stop_token& stop) {
+  watch(stop);
+  const std::lock_guard lock(mutex_);
+  head_.reset();
+}
+
+void VersionWatch::watch(const std::stop_token& stop) {
   do {
     const auto head = retrier_.run("get", "head", stop, [this] { return subscriber_.poll(); });
     if (!head.ok()) return;

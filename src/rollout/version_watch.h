@@ -16,7 +16,8 @@ namespace flotilla {
 
 // Looks at the hub beside a sweep, on a thread of its own, and fetches and applies new versions where it is asked to:
 // the sweep asks between two forward calls and never waits. While the object lives, the subscriber is its own. An error
-// that stays ends the watch without a word: whoever looks at the hub after the sweep meets it too.
+// that stays ends the watch without a word and takes its head away, so that no group is added to the sweep: whoever
+// looks at the hub after it meets the error too.
 class VersionWatch {
  public:
   struct Options {
@@ -39,11 +40,12 @@ class VersionWatch {
 
   // The newest version that was fetched, once. Thread safe.
   std::optional<Fetched> take();
-  // As last read; none before the first time. Thread safe.
+  // As last read; none before the first time and after the watch has ended. Thread safe.
   std::optional<Head> head() const;
 
  private:
   void work(const std::stop_token& stop);
+  void watch(const std::stop_token& stop);
 
   Subscriber& subscriber_;
   const Options options_;

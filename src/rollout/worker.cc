@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -111,7 +112,7 @@ class Worker {
       const std::int64_t room = options_.upload_queue - uploader_->waiting();
       if (point_) point_->see(head->version, clock_.monotonic());
       look();
-      const std::int64_t most = courtesy_.next_groups(point_ ? point_->groups() : options_.sweep_groups);
+      const std::int64_t most = courtesy_.next_groups(full_sweep());
       const std::int64_t groups = wish_.take(*head, std::min(most, room), uploader_->uploaded(), clock_.monotonic());
       if (groups == 0) {
         FLOTILLA_RETURN_IF_ERROR(wait(wish_.reason()));
@@ -130,7 +131,8 @@ class Worker {
     }));
     FLOTILLA_ASSIGN_OR_RETURN(counter_, WorkerCounter::open(options_.state_folder, assets_.spec.run, id_));
     FLOTILLA_RETURN_IF_ERROR(make_engine());
-    subscriber_ = Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_);
+    subscriber_ = Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_,
+                                     options_.threads);
     uploader_ = std::make_unique<Uploader>(store_,
                                            Uploader::Options{.status_key = options_.layout.worker_status(id_),
                                                              .status_interval = options_.status_interval,
@@ -243,7 +245,7 @@ class Worker {
       if (finished.so_far.groups - part.before.groups >= groups) tell_sweep(finished.so_far, part);
       return ok_status();
     }};
-    hooks.between_calls = [this, groups] { return between_calls(groups); };
+    hooks.between_calls = [this] { return between_calls(); };
     computing_since_ = part.begin;
     limited_ = false;
     std::optional<VersionWatch> watch;
@@ -334,15 +336,17 @@ class Worker {
     log_info("worker", "computes {:.0f} % of the time, {:.3g} % of its groups", 100 * time, 100 * memory);
   }
 
+  // Groups of a sweep while nothing limits it.
+  std::int64_t full_sweep() const { return point_ ? point_->groups() : options_.sweep_groups; }
+
   // Groups that the sweep may go on with.
-  std::int64_t between_calls(std::int64_t groups) {
+  std::int64_t between_calls() {
     const nanoseconds rest = courtesy_.rest_after(clock_.monotonic() - computing_since_);
     if (rest.count() > 0) wait_unless_stopped(grace_.token(), std::chrono::ceil<milliseconds>(rest));
     look();
     computing_since_ = clock_.monotonic();
-    const std::int64_t resident = courtesy_.resident_groups(groups);
-    if (courtesy_.time_share() < 1 || resident < groups) limited_ = true;
-    return resident;
+    limited_ = limited_ || courtesy_.time_share() < 1 || courtesy_.memory_share() < 1;
+    return courtesy_.resident_groups(full_sweep());
   }
 
   GroupIdentity identity_of(std::uint64_t counter, std::uint64_t task) const {

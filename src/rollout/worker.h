@@ -71,9 +71,9 @@ struct WorkerReport {
 // groups and gives memory of the others back.
 //
 // When asked to stop, the sweep under way and the uploads get `stop_grace`; then they are dropped, within one forward
-// call. While the hub is away, operations are tried again as `retry` says. Errors: those of open_run_assets() and
-// plan_memory(), failed_precondition when the same worker is at work in another process, data_loss when a version of
-// the weights is bad, whatever the hub refuses for good.
+// call; weights that are being fetched then are fetched to their end. While the hub is away, operations are tried again
+// as `retry` says. Errors: those of open_run_assets() and plan_memory(), failed_precondition when the same worker is at
+// work in another process, data_loss when a version of the weights is bad, whatever the hub refuses for good.
 //
 // Runs on the calling thread, with one more for uploads, one that looks at the hub beside a sweep with `swap_now` or
 // `refill`, and `threads` of the engine. Emits the worker.* events.

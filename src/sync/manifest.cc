@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -54,12 +53,11 @@ StoredObject describe_object(ByteSpan bytes) {
   return object;
 }
 
-std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes) {
+std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads) {
   FLOTILLA_CHECK(bytes.size() == object.size);
   const std::size_t chunks = object.chunks.size();
   std::vector<std::uint8_t> right(chunks);
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  ThreadPool pool(static_cast<int>(std::clamp<std::size_t>(chunks, 1, cores)));
+  ThreadPool pool(static_cast<int>(std::clamp<std::size_t>(chunks, 1, static_cast<std::size_t>(threads))));
   pool.run(static_cast<std::int64_t>(chunks), [&](std::int64_t chunk, int) {
     const auto i = static_cast<std::size_t>(chunk);
     const std::size_t begin = i * kChunkBytes;

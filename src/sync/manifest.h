@@ -28,9 +28,9 @@ struct StoredObject {
   bool operator==(const StoredObject&) const = default;
 };
 StoredObject describe_object(ByteSpan bytes);
-// Chunks that are not as described, of bytes of the described size. Hashes on all cores: of an anchor this is much of
-// the time between its arrival and its first token.
-std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes);
+// Chunks that are not as described, of bytes of the described size. `threads` of them are hashed
+// at a time: of an anchor this is much of the time between its arrival and its first token.
+std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads = 1);
 
 // What changes lead from another version to this one.
 struct DeltaObject {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "sync/anchor.h"
 #include "sync/delta.h"
 #include "sync/head_writer.h"
@@ -185,7 +186,7 @@ void HubPublisher::accept(const PublishReport& report, const GridState& state) {
 
 Result<PublishReport> HubPublisher::publish(const GridState& state, std::uint64_t optimizer_step) {
   FLOTILLA_RETURN_IF_ERROR(check_grid(description_, state).with_context("publish"));
-  const Sha256Digest digest = state_digest(description_, state);
+  const Sha256Digest digest = state_digest(description_, state, core_count());
   FLOTILLA_ASSIGN_OR_RETURN(const auto settled, settle(state, digest));
   if (settled) return *settled;
 

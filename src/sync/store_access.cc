@@ -17,7 +17,7 @@ Result<Bytes> read_small(ObjectStore& store, std::string_view key, std::size_t l
 }
 
 Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const StoredObject& object,
-                              std::uint64_t& fetched) {
+                              std::uint64_t& fetched, int threads) {
   Bytes bytes;
   for (int attempt = 0; attempt < 2 && bytes.size() != object.size; ++attempt) {
     // One byte more than there should be, to see a longer object.
@@ -27,7 +27,7 @@ Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const St
   if (bytes.size() != object.size) {
     return data_loss(fmt::format("'{}' has {} bytes; expected {}", key, bytes.size(), object.size));
   }
-  for (const std::size_t i : wrong_chunks(object, bytes)) {
+  for (const std::size_t i : wrong_chunks(object, bytes, threads)) {
     const std::uint64_t begin = i * kChunkBytes;
     const std::uint64_t size = std::min(kChunkBytes, object.size - begin);
     FLOTILLA_ASSIGN_OR_RETURN(const Bytes again, store.get_range(key, begin, size));

@@ -19,9 +19,9 @@ bool may_pass(const Status& status);
 Result<Bytes> read_small(ObjectStore& store, std::string_view key, std::size_t limit);
 
 // An object that is known by its content. Bad chunks are fetched once more; bytes that are still wrong are data_loss.
-// Adds what was fetched to `fetched`.
+// Adds what was fetched to `fetched`. `threads` check it.
 Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const StoredObject& object,
-                              std::uint64_t& fetched);
+                              std::uint64_t& fetched, int threads = 1);
 
 // Creates the object and reads it back. already_exists when the key holds other bytes, be they another's, torn or
 // corrupt; any other error when it is not known what the key holds.

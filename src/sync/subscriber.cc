@@ -38,12 +38,13 @@ struct Path {
 class HubSubscriber final : public Subscriber {
  public:
   HubSubscriber(ObjectStore& store, HubLayout layout, ModelDescription description, PublicKey learner,
-                EventSink& events)
+                EventSink& events, int threads)
       : store_(store),
         layout_(std::move(layout)),
         description_(std::move(description)),
         learner_(learner),
-        events_(events) {}
+        events_(events),
+        threads_(threads) {}
 
   Result<Head> poll() override;
   Result<PulledVersion> pull() override;
@@ -65,6 +66,7 @@ class HubSubscriber final : public Subscriber {
   const ModelDescription description_;
   const PublicKey learner_;
   EventSink& events_;
+  const int threads_;
 
   std::optional<std::pair<Bytes, Head>> last_read_;  // bytes whose signature was checked
   std::optional<Head> head_;                         // the newest one
@@ -195,7 +197,7 @@ Result<GridState> HubSubscriber::follow(const Path& path, Keys& bad, std::uint64
   if (path.anchor) {
     const std::string key = layout_.anchor(*path.anchor);
     FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(*path.anchor, nullptr));
-    const auto bytes = fetch_described(store_, key, *manifest.anchor, fetched);
+    const auto bytes = fetch_described(store_, key, *manifest.anchor, fetched, threads_);
     if (!bytes.ok()) return condemn(key, bytes.status());
     auto decoded = decode_anchor(description_, *bytes, {layout_.prefix, *path.anchor, manifest.state});
     if (!decoded.ok()) return condemn(key, decoded.status().with_context(key));
@@ -206,7 +208,7 @@ Result<GridState> HubSubscriber::follow(const Path& path, Keys& bad, std::uint64
   for (const Version version : path.deltas) {
     const std::string key = layout_.delta(version);
     FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(version, nullptr));
-    const auto bytes = fetch_described(store_, key, manifest.delta->object, fetched);
+    const auto bytes = fetch_described(store_, key, manifest.delta->object, fetched, threads_);
     if (!bytes.ok()) return condemn(key, bytes.status());
     auto next = apply_delta(description_, std::move(state), *bytes);
     if (!next.ok()) return condemn(key, next.status().with_context(key));
@@ -232,7 +234,7 @@ Result<PulledVersion> HubSubscriber::load(Version target, const Sha256Digest* ma
       if (bad.size() == bad_before) return failure;
       continue;
     }
-    const Sha256Digest digest = state_digest(description_, *state);
+    const Sha256Digest digest = state_digest(description_, *state, threads_);
     if (digest == wanted.state) {
       return PulledVersion{target, digest, std::make_shared<const GridState>(*std::move(state)), fetched, path->text()};
     }
@@ -262,8 +264,8 @@ Result<PulledVersion> HubSubscriber::fetch(Version version) {
 }  // namespace
 
 std::unique_ptr<Subscriber> Subscriber::create(ObjectStore& store, HubLayout layout, ModelDescription description,
-                                               PublicKey learner, EventSink& events) {
-  return std::make_unique<HubSubscriber>(store, std::move(layout), std::move(description), learner, events);
+                                               PublicKey learner, EventSink& events, int threads) {
+  return std::make_unique<HubSubscriber>(store, std::move(layout), std::move(description), learner, events, threads);
 }
 
 }  // namespace flotilla

@@ -24,12 +24,13 @@ struct PulledVersion {
 
 // A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes
 // the cheapest path by bytes (deltas from what it holds, or an anchor and the deltas after it), and checks size and
-// SHA-256 of each object and the digest of the state. Bad bytes are fetched once more, then the anchor is taken; a
-// wrong state digest after that is data_loss. A failed pull leaves the held version as it was. One thread.
+// SHA-256 of each object's chunks and the digest of the state, with `threads` threads for the hashes. Bad bytes are
+// fetched once more, then the anchor is taken; a wrong state digest after that is data_loss. A failed pull leaves the
+// held version as it was. One caller.
 class Subscriber {
  public:
   static std::unique_ptr<Subscriber> create(ObjectStore& store, HubLayout layout, ModelDescription description,
-                                            PublicKey learner, EventSink& events);
+                                            PublicKey learner, EventSink& events, int threads = 1);
   virtual ~Subscriber() = default;
 
   // Reads `head`. not_found before the first version.

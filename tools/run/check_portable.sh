@@ -43,7 +43,7 @@ compile() {
 export -f compile
 
 for target in "${targets[@]}"; do
-  mapfile -t sources < <(printf 'src/%s/*.cc\n' "${modules[@]}" | xargs git ls-files | grep -v -e '_test\.cc$' -e '/simde/')
+  mapfile -t sources < <(printf 'src/%s\n' "${modules[@]}" | xargs -I{} find {} -maxdepth 1 -name '*.cc' | sort | grep -v -e '_test\.cc$')
   missing=$linux
   case "$target" in *windows*) missing="$linux|$posix" ;; esac
   mapfile -t left_out < <(printf '%s\n' "${sources[@]}" | grep -E "$missing")

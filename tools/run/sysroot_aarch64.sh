@@ -26,6 +26,9 @@ apt() {
     { cat "$scratch/log" >&2; fail "apt-get could not fetch the libraries for aarch64; its words are above"; }
 }
 apt update
+# A folder that this script did not make is not its to delete.
+[ ! -e "$FLOTILLA_SYSROOT" ] || [ -z "$(ls -A "$FLOTILLA_SYSROOT")" ] || compgen -G "$FLOTILLA_SYSROOT/.flotilla-*" >/dev/null ||
+  fail "$FLOTILLA_SYSROOT (FLOTILLA_SYSROOT) is not empty and was not made here; name another folder"
 apt install --download-only -y --no-install-recommends libstdc++-12-dev "${packages[@]}"
 rm -rf "$FLOTILLA_SYSROOT"
 mkdir -p "$FLOTILLA_SYSROOT"

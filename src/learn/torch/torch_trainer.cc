@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <thread>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -12,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "base/thread_pool.h"
 #include "learn/torch/guard.h"
 #include "learn/torch/head_loss.h"
 #include "learn/torch/packed_batch.h"
@@ -282,7 +282,7 @@ class TorchTrainer final : public Trainer {
 Result<std::unique_ptr<Trainer>> make_torch_trainer(const ModelDescription& description,
                                                     const TrainerOptions& options) {
   return guarded("trainer", [&]() -> Result<std::unique_ptr<Trainer>> {
-    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int cores = core_count();
     at::set_num_threads(options.threads > 0 ? options.threads : cores);
     return std::unique_ptr<Trainer>(std::make_unique<TorchTrainer>(description, options));
   });

@@ -1,5 +1,5 @@
-// Verification judged at scale: 10,000 honest episodes, 10,000 that something was done to, and a second replay that
-// shares nothing with it (token by token, one sequence, no batch) to say which of the latter are honest all the same.
+// Verification judged at scale: 10,000 honest episodes, 10,000 that something was done to, and a second replay on the
+// engine (token by token, one sequence, no batch, scalar kernels) to say which of the latter are honest all the same.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -169,7 +169,8 @@ Fleet::Sweep any_sweep(const Fleet& fleet, PhiloxStream& random, std::uint64_t n
   sweep.settings.sampling = sweep.identities.front().sampling;
   // Half of them keep their weights to the end. An episode of the toy has some 25 tokens and a sweep as many calls, or
   // more where they are short.
-  const std::uint64_t looks = std::max(25ul, groups * 80 / static_cast<std::uint64_t>(sweep.settings.rows_per_call));
+  const std::uint64_t looks =
+      std::max(std::uint64_t{25}, groups * 80 / static_cast<std::uint64_t>(sweep.settings.rows_per_call));
   for (std::uint64_t swaps = random.below(2) * (1 + random.below(3)); swaps > 0; --swaps) {
     sweep.swaps.push_back(1 + random.below(looks));
   }
