@@ -197,7 +197,10 @@ TEST_F(WorkerTest, TakesNewVersionsUnderRunningEpisodes) {
       stop.request_stop();
       const auto report = result.get();
       ASSERT_TRUE(report.ok()) << report.status().to_string();
-      EXPECT_EQ(sink.events("worker.pull").size(), 4u);
+      // Of two that were published between the same two forward calls, the later one alone is taken.
+      const auto pulls = sink.events("worker.pull");
+      EXPECT_GE(pulls.size(), 2u);
+      EXPECT_EQ(pulls.back()["version"], 3);
       EXPECT_EQ(sink.events("worker.sweep").at(0)["version"], 3) << "all within the first sweep";
 
       const RunAssets assets = run.assets().value();
