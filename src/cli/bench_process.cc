@@ -33,7 +33,6 @@ constexpr double kWeightsFactor = 1.08;
 constexpr double kBesideMiB = 64;
 constexpr const char* kEnvironment = "dictionary";  // for a model file
 constexpr const char* kEnvironmentSource = "/usr/share/wordnet";
-constexpr std::int64_t kSpareKvBytes = 32 << 20;  // as a worker keeps
 
 struct ProcessOptions {
   std::string subject;
@@ -141,11 +140,7 @@ class Watch {
           {"allocated (tokenizer, environment, episodes)", now.allocated},
           {"scratch, free KV blocks, free in the allocator", now.all - weights_ - kv - now.files - now.allocated}};
     }
-    // As a worker does.
-    if (const auto time = system_clock().monotonic(); time - gave_back_ > std::chrono::seconds(1)) {
-      gave_back_ = time;
-      engine_.give_back(kSpareKvBytes);
-    }
+    engine_.give_back(kSpareKvBytes);  // as a worker does
     return ok_status();
   }
   const BoundedFigure& figure() const { return figure_; }
@@ -153,7 +148,6 @@ class Watch {
  private:
   Engine& engine_;
   const double weights_, block_;  // MiB
-  std::chrono::nanoseconds gave_back_{0};
   BoundedFigure figure_{.name = "resident in a sweep", .value = 0, .unit = "MiB", .goal = 0, .parts = {}};
 };
 

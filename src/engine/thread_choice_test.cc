@@ -36,7 +36,8 @@ TEST(ThreadChoice, KeepsAllThreadsWhereTheyGain) {
 
 TEST(ThreadChoice, FindsABestNumberInTheMiddle) {
   ThreadChoice choice(8);
-  const auto taken = passes_by_threads(choice, 1, 2000, [](int threads) { return threads == 2 ? 1.0 : 1.2 + threads * 0.1; });
+  const auto taken =
+      passes_by_threads(choice, 1, 2000, [](int threads) { return threads == 2 ? 1.0 : 1.2 + threads * 0.1; });
   EXPECT_GT(taken.at(2), 1850);
 }
 

@@ -14,6 +14,9 @@ namespace flotilla {
 // the system does not say.
 std::int64_t available_memory();
 
+// Memory of free KV blocks that a worker keeps between two forward calls; the rest goes back to the system.
+inline constexpr std::int64_t kSpareKvBytes = 8 << 20;
+
 struct MemoryDemand {
   EngineOptions engine;  // without kv_blocks
   std::int32_t prompt_tokens = 0;

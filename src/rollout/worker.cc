@@ -30,7 +30,6 @@ using std::chrono::nanoseconds;
 double seconds_of(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 constexpr std::int64_t kMostSequences = 128;      // of a sweep whose size is not given: more only take longer
-constexpr std::int64_t kSpareKvBytes = 32 << 20;  // of free KV blocks that the worker keeps while memory is not short
 
 // Requests a stop of its own when `grace` has passed since `stop` was requested.
 class GracePeriod {
@@ -322,14 +321,13 @@ class Worker {
     part = {.begin = time, .before = now, .reward = 0};
   }
 
-  // Sees what others do on the machine, when the last look is some time ago, and gives memory back that is not in use.
+  // Sees what others do on the machine, when the last look is some time ago.
   void look() {
     const nanoseconds now = clock_.monotonic();
     if (!options_.machine_use || (looked_ && now - *looked_ < options_.look_interval)) return;
     looked_ = now;
     const double time_before = courtesy_.time_share(), memory_before = courtesy_.memory_share();
     courtesy_.see(options_.machine_use(now));
-    engine_->give_back(courtesy_.memory_share() < 1 ? 0 : kSpareKvBytes);
     const double time = courtesy_.time_share(), memory = courtesy_.memory_share();
     if (time == time_before && memory == memory_before) return;
     events_.emit({"worker.limit", {{"time_share", time}, {"memory_share", memory}}});
@@ -344,6 +342,7 @@ class Worker {
     const nanoseconds rest = courtesy_.rest_after(clock_.monotonic() - computing_since_);
     if (rest.count() > 0) wait_unless_stopped(grace_.token(), std::chrono::ceil<milliseconds>(rest));
     look();
+    engine_->give_back(courtesy_.memory_share() < 1 ? 0 : kSpareKvBytes);
     computing_since_ = clock_.monotonic();
     limited_ = limited_ || courtesy_.time_share() < 1 || courtesy_.memory_share() < 1;
     return courtesy_.resident_groups(full_sweep());
@@ -390,6 +389,7 @@ class Worker {
     if (reason != waits_for_) {
       waits_for_ = reason;
       tell("waiting");
+      engine_->give_back(0);
       events_.emit({"worker.wait", {{"reason", reason}}});
       log_info("worker", "waiting for: {}", reason);
     }
