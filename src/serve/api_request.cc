@@ -196,11 +196,32 @@ std::string read_content(const json& content, const std::string& path) {
   return text;
 }
 
-std::vector<TokenId> read_messages(Fields& fields, const Tokenizer& tokenizer) {
+// What cannot fit into the context is refused before it is encoded, which takes long.
+[[noreturn]] void refuse_size(std::string_view field, std::string_view what, const ServedModel& model) {
+  refuse(field, fmt::format("{} are more than the {} tokens that this server can hold", what, model.context),
+         "context_length_exceeded");
+}
+void check_text_bytes(std::string_view field, std::size_t bytes, const ServedModel& model) {
+  const auto context = static_cast<std::size_t>(model.context);
+  if (bytes <= context) return;
+  std::size_t longest = 1;
+  for (TokenId id = 0; id < model.tokenizer->vocabulary(); ++id) {
+    longest = std::max(longest, model.tokenizer->token_bytes(id, true).size());
+  }
+  if (bytes <= context * longest) return;
+  refuse_size(field, fmt::format("{} bytes of text, of which a token holds {} at most,", bytes, longest), model);
+}
+
+std::vector<TokenId> read_messages(Fields& fields, const ServedModel& model) {
   const json& list = fields.require("messages");
   if (!list.is_array()) refuse_type("messages", "a list of messages", list);
   if (list.empty()) refuse("messages", "is empty");
+  // Each begins and ends with a token.
+  if (2 * list.size() > static_cast<std::size_t>(model.context)) {
+    refuse_size("messages", fmt::format("{} messages", list.size()), model);
+  }
   std::vector<ChatMessage> messages;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     Fields message(list[i], fmt::format("messages[{}]", i));
     std::string role = message.text("role");
@@ -210,12 +231,14 @@ std::vector<TokenId> read_messages(Fields& fields, const Tokenizer& tokenizer) {
              fmt::format("\"{}\" is not supported; expected system, developer, user or assistant", role));
     }
     messages.push_back({std::move(role), read_content(message.require("content"), message.path("content"))});
+    bytes += messages.back().content.size();
     // What clients send back with an answer that they got.
     for (const std::string_view name : {"refusal", "audio", "function_call"}) message.only({name, "null"});
     for (const std::string_view name : {"tool_calls", "annotations"}) message.only({name, "[]"});
     message.refuse_unknown();
   }
-  auto tokens = encode_chat(tokenizer, messages, true);
+  check_text_bytes("messages", bytes, model);
+  auto tokens = encode_chat(*model.tokenizer, messages, true);
   if (!tokens.ok()) {
     throw Refused{{.message = tokens.status().message() + "; use /v1/completions",
                    .param = "messages",
@@ -232,8 +255,13 @@ bool is_token_list(const json& value) {
 std::vector<TokenId> read_prompt(const json& prompt, const ServedModel& model) {
   std::vector<TokenId> tokens;
   if (prompt.is_string()) {
-    tokens = model.tokenizer->encode(prompt.get_ref<const std::string&>(), true);
+    const auto& text = prompt.get_ref<const std::string&>();
+    check_text_bytes("prompt", text.size(), model);
+    tokens = model.tokenizer->encode(text, true);
   } else if (is_token_list(prompt)) {
+    if (prompt.size() > static_cast<std::size_t>(model.context)) {
+      refuse_size("prompt", fmt::format("{} tokens", prompt.size()), model);
+    }
     for (const json& id : prompt) {
       const bool negative = !id.is_number_unsigned() && id.get<std::int64_t>() < 0;
       if (negative || id.get<std::uint64_t>() >= static_cast<std::uint64_t>(model.vocabulary)) {
@@ -305,6 +333,22 @@ void read_max_tokens(Fields& fields, const ServedModel& model, ApiRequest& reque
   request.generation.max_tokens = static_cast<std::int32_t>(tokens);
 }
 
+// As JSON they take about a hundred times the bytes of their text, which one thread puts together for all clients.
+void check_logprobs(const ApiRequest& request) {
+  const GenerationRequest& generation = request.generation;
+  if (!request.logprobs) return;
+  std::int64_t tokens = 0;
+  for (const auto& prompt : generation.prompts) {
+    tokens += (generation.score_prompt ? std::ssize(prompt) : 0) + (request.stream ? 0 : generation.max_tokens);
+  }
+  const std::int64_t logprobs = tokens * generation.choices * (1 + generation.top);
+  if (logprobs <= kApiLogprobsMax) return;
+  refuse("logprobs",
+         fmt::format("{} choices of {} tokens with {} alternatives are {} logprobs, at most {} are possible at once",
+                     generation.choices, tokens, generation.top, logprobs, kApiLogprobsMax),
+         "too_many_logprobs");
+}
+
 ApiRequest read_request(ApiKind kind, const json& body, const ServedModel& model, std::uint64_t fresh_seed) {
   Fields fields(body, "");
   ApiRequest request;
@@ -334,7 +378,7 @@ ApiRequest read_request(ApiKind kind, const json& body, const ServedModel& model
   if (kind == ApiKind::kChat) {
     for (const FixedField& field : kFixedChat) fields.only(field);
     fields.ignore("parallel_tool_calls");  // there are no tools
-    generation.prompts = {read_messages(fields, *model.tokenizer)};
+    generation.prompts = {read_messages(fields, model)};
   } else {
     for (const FixedField& field : kFixedCompletion) fields.only(field);
     fields.only({"best_of", std::to_string(generation.choices)});
@@ -345,6 +389,7 @@ ApiRequest read_request(ApiKind kind, const json& body, const ServedModel& model
     }
   }
   read_max_tokens(fields, model, request);
+  check_logprobs(request);
   fields.refuse_unknown();
   if (model.tokenizer->spec().eos >= 0) generation.stop_tokens.push_back(model.tokenizer->spec().eos);
   if (const auto turn = end_of_turn(*model.tokenizer); turn.ok()) generation.stop_tokens.push_back(*turn);

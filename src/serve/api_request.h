@@ -26,7 +26,7 @@ struct ServedModel {
 // A request of either kind, checked, in tokens.
 struct ApiRequest {
   ApiKind kind = ApiKind::kChat;
-  GenerationRequest generation;
+  GenerationRequest generation = {};
   bool stream = false;
   bool include_usage = false;  // in a stream
   bool logprobs = false;
@@ -35,6 +35,9 @@ struct ApiRequest {
 
 inline constexpr std::int32_t kApiChoicesMax = 128;  // in one request
 inline constexpr std::size_t kApiStopBytesMax = 1000;
+// Logprobs that are put together at once: in a whole answer, or in the prompts' part of a stream. About 20 MB of JSON;
+// 20 alternatives of all tokens of a context of 8192 fit.
+inline constexpr std::int64_t kApiLogprobsMax = 1 << 18;
 
 // Reads the body of POST /v1/chat/completions or /v1/completions. `fresh_seed` is for a request that names none. Every
 // field that could change the answer is either done as it says or refused by name; unknown fields are refused.

@@ -206,6 +206,47 @@ TEST_F(ApiRequestTest, WhatIsWrongIsNamed) {
   EXPECT_EQ(refused(chat({{"model", "other"}})).code, "model_not_found");
 }
 
+TEST_F(ApiRequestTest, WhatCannotFitIsRefusedBeforeItIsEncoded) {
+  // The longest token, <|im_start|>, has 12 bytes, and the context 128 tokens.
+  EXPECT_THAT(refused(complete({{"prompt", std::string(1536, 'a')}})).message, HasSubstr("has 1536 tokens"));
+  const json long_message = {{{"role", "user"}, {"content", std::string(1000, 'a')}},
+                             {{"role", "user"}, {"content", std::string(537, 'a')}}};
+  const json many_messages(65, json{{"role", "user"}, {"content", ""}});
+  for (const auto& [error, what] :
+       {std::pair{refused(complete({{"prompt", std::string(1537, 'a')}})), "prompt: 1537 bytes of text"},
+        std::pair{refused(complete({{"prompt", {"a", std::string(1537, 'a')}}})), "prompt: 1537 bytes of text"},
+        std::pair{refused(complete({{"prompt", json(129, 5)}})), "prompt: 129 tokens are more than the 128 tokens"},
+        std::pair{refused(chat({{"messages", long_message}})), "messages: 1537 bytes of text"},
+        std::pair{refused(chat({{"messages", many_messages}})), "messages: 65 messages"}}) {
+    EXPECT_THAT(error.message, HasSubstr(what));
+    EXPECT_EQ(error.code, "context_length_exceeded");
+    EXPECT_TRUE(error.message.starts_with(error.param)) << error.to_json();
+  }
+}
+
+TEST_F(ApiRequestTest, MoreLogprobsThanCanBePutTogetherAreRefused) {
+  json more = {{"n", 128}, {"max_tokens", 100}, {"logprobs", true}, {"top_logprobs", 20}};
+  const ApiError error = refused(chat(more));
+  EXPECT_EQ(error.http_status, 400);
+  EXPECT_EQ(error.code, "too_many_logprobs");
+  EXPECT_EQ(error.param, "logprobs");
+  EXPECT_THAT(error.message, HasSubstr("128 choices of 100 tokens with 20 alternatives are 268800 logprobs"));
+  EXPECT_THAT(error.message, HasSubstr("at most 262144"));
+  more["stream"] = true;  // a few at a time
+  accepted(chat(more));
+  more["stream"] = false;
+  more["max_tokens"] = 97;
+  accepted(chat(more));
+
+  // A prompt's scores come at once in a stream too.
+  model_.context = 2000;
+  more = {{"prompt", json(400, 5)}, {"n", 128}, {"max_tokens", 0}, {"logprobs", 5}, {"echo", true}, {"stream", true}};
+  EXPECT_EQ(refused(complete(more)).code, "too_many_logprobs");
+  more["echo"] = false;
+  more["max_tokens"] = 1;
+  accepted(complete(more));
+}
+
 TEST_F(ApiRequestTest, NeutralValuesOfWhatIsNotSupportedAreAccepted) {
   accepted(chat({{"frequency_penalty", 0.0},
                  {"presence_penalty", 0},
