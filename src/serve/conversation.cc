@@ -69,8 +69,16 @@ Result<Conversation::End> Conversation::say(std::string_view message,
         .target = std::nullopt};
     const Chunk chunk{*sequence_, next, {&readout, 1}};
     auto result = engine_.forward({&chunk, 1});
-    if (!result.ok()) {
-      reset();
+    if (!result.ok()) {  // and nothing was appended
+      if (generated == 0 && engine_.length(*sequence_) > 0) {
+        next.resize(next.size() - added.size());
+        unsaid_ = std::move(next);
+      } else if (generated > 0 && result.status().code() == StatusCode::kResourceExhausted) {
+        end = End::kContext;
+        break;
+      } else {
+        reset();
+      }
       return std::move(result).status();
     }
     const TokenId token = result->front().token;

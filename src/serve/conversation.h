@@ -31,8 +31,9 @@ class Conversation {
 
   enum class End { kTurn, kMaxTokens, kContext, kStopped };
   // Says `message` and hands the answer to `on_text` as it comes. Ends early, at a token, when a stop is asked for;
-  // what was said stays part of the conversation. resource_exhausted, and nothing changes, when the message does not
-  // fit into what is left of the context; not_found when the model has no chat format.
+  // what was said stays part of the conversation. resource_exhausted when the message does not fit into what is left of
+  // the context, not_found when the model has no chat format: nothing changes, as after any error before the answer's
+  // first token. A later error forgets everything that was said.
   Result<End> say(std::string_view message, const std::function<void(std::string_view)>& on_text,
                   const std::function<bool()>& stop);
   // Forgets everything that was said.

@@ -122,5 +122,53 @@ TEST(Conversation, AFullContextEndsTheAnswerAndRefusesTheNextMessageUnchanged) {
   EXPECT_EQ(talk.say(std::string(60, 'b'), &text).status().code(), StatusCode::kResourceExhausted);
 }
 
+// Takes all blocks that are free.
+SequenceId fill(Engine& engine) {
+  const SequenceId other = engine.open().value();
+  const std::vector<TokenId> block(kBlockTokens, kToyA);
+  for (;;) {
+    const Chunk chunk{other, block, {}};
+    if (!engine.forward({&chunk, 1}).ok()) return other;
+  }
+}
+
+TEST(Conversation, AMessageForWhichTheEngineHasNoRoomChangesNothing) {
+  Talk talk(options(3), 8), untroubled(options(3), 8);
+  std::string text, expected;
+  for (const std::string& message : {std::string("b"), std::string(20, 'c')}) {
+    const std::int32_t before = talk.conversation.tokens();
+    const SequenceId other = fill(*talk.engine);
+    EXPECT_EQ(talk.say(message, &text).status().code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(talk.conversation.tokens(), before);
+    talk.engine->close(other);
+    ASSERT_TRUE(talk.say(message, &text).ok());
+    ASSERT_TRUE(untroubled.say(message, &expected).ok());
+    EXPECT_EQ(text, expected);
+    EXPECT_EQ(talk.conversation.tokens(), untroubled.conversation.tokens());
+  }
+}
+
+TEST(Conversation, AnAnswerEndsWhereTheEngineHasNoRoomAndTheConversationGoesOn) {
+  int cut = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    Talk talk(options(seed, 40), 8);
+    std::optional<SequenceId> other;
+    const auto end = talk.conversation.say(
+        "b",
+        [&](std::string_view) {
+          if (!other) other = fill(*talk.engine);
+        },
+        kNeverStop);
+    ASSERT_TRUE(end.ok()) << end.status().to_string();
+    cut += *end == Conversation::End::kContext;
+    const std::int32_t said = talk.conversation.tokens();
+    if (other) talk.engine->close(*other);
+    std::string text;
+    ASSERT_TRUE(talk.say("c", &text).ok());
+    EXPECT_GT(talk.conversation.tokens(), said);
+  }
+  EXPECT_GT(cut, 0);
+}
+
 }  // namespace
 }  // namespace flotilla
