@@ -16,7 +16,8 @@ Result<SubjectAddress> SubjectAddress::parse(const std::string& text) {
     return subject;
   }
   std::string run = text;
-  if (const std::size_t at = run.rfind('@'); at != std::string::npos) {
+  // An @ before the last slash belongs to a folder's name.
+  if (const std::size_t at = run.rfind('@'); at != std::string::npos && run.find('/', at) == std::string::npos) {
     std::uint64_t number = 0;
     const char* end = run.data() + run.size();
     const auto [stop, error] = std::from_chars(run.data() + at + 1, end, number);

@@ -28,6 +28,11 @@ TEST(SubjectAddress, AFileAFolderARunAndAVersionAreToldApart) {
   const SubjectAddress version = SubjectAddress::parse("/hub/ada/demo@12").value();
   EXPECT_EQ(version.run.text(), "/hub/ada/demo");
   EXPECT_EQ(version.version, Version(12));
+
+  const SubjectAddress shared = SubjectAddress::parse("/mnt/me@nas/ada/demo").value();
+  EXPECT_EQ(shared.run.text(), "/mnt/me@nas/ada/demo") << "a folder may have an @ in its name";
+  EXPECT_FALSE(shared.version.has_value());
+  EXPECT_EQ(SubjectAddress::parse("/mnt/me@nas/ada/demo@3").value().version, Version(3));
 }
 
 TEST(SubjectAddress, WhatIsNoneOfThemIsSaid) {
