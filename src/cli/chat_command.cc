@@ -104,7 +104,7 @@ Status chat(const ChatOptions& options) {
     if (address.version) return invalid_argument(fmt::format("both {} and --version name a version", options.subject));
     address.version = Version(*options.version);
   }
-  FLOTILLA_ASSIGN_OR_RETURN(const InferenceSubject subject, open_inference_subject(address));
+  FLOTILLA_ASSIGN_OR_RETURN(InferenceSubject subject, open_inference_subject(address));
   FLOTILLA_ASSIGN_OR_RETURN(const auto engine,
                             make_inference_engine(subject, options.threads, subject.description.context, 0));
   ConversationOptions settings = options.conversation;

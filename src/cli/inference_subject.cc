@@ -57,8 +57,8 @@ Result<InferenceSubject> open_inference_subject(const SubjectAddress& address) {
                           .version = std::nullopt};
 }
 
-Result<std::unique_ptr<Engine>> make_inference_engine(const InferenceSubject& subject, int threads,
-                                                      std::int64_t kv_tokens, std::int64_t kv_mib) {
+Result<std::unique_ptr<Engine>> make_inference_engine(InferenceSubject& subject, int threads, std::int64_t kv_tokens,
+                                                      std::int64_t kv_mib) {
   EngineOptions options;
   options.threads = threads > 0 ? threads : core_count();
   const auto bytes = [&](std::int64_t kv_blocks) {
@@ -77,6 +77,7 @@ Result<std::unique_ptr<Engine>> make_inference_engine(const InferenceSubject& su
   }
   FLOTILLA_ASSIGN_OR_RETURN(auto engine, Engine::create(subject.description, options));
   FLOTILLA_RETURN_IF_ERROR(engine->load(*subject.weights));
+  subject.weights.reset();
   return engine;
 }
 

@@ -31,14 +31,16 @@ TEST(InferenceSubject, EveryVersionOfARunIsFoundOnItsHub) {
   const InferenceSubject newest = open("").value();
   EXPECT_EQ(newest.name, "owner/run@2");
   EXPECT_EQ(newest.version, Version(2));
-  const InferenceSubject first = open("@0").value();
+  InferenceSubject first = open("@0").value();
   EXPECT_EQ(first.name, "owner/run@0");
   GridState version_0 = toy_model().state;
   version_0.tensors[0].q[0] = 0;  // as ToyRun publishes it
   EXPECT_EQ(*first.weights, version_0);
   EXPECT_NE(*newest.weights, *first.weights);
   EXPECT_EQ(open("@7").status().code(), StatusCode::kNotFound);
+  const std::weak_ptr<const GridState> weights = first.weights;
   EXPECT_TRUE(make_inference_engine(first, 1, 128, 0).ok());
+  EXPECT_TRUE(weights.expired()) << "the engine has its own";
 }
 
 TEST(InferenceSubject, AnEngineWithoutRoomForAConversationIsRefused) {

@@ -32,12 +32,7 @@ struct ServeOptions {
 Status serve(const ServeOptions& options) {
   StopSignals signals;
   FLOTILLA_ASSIGN_OR_RETURN(const SubjectAddress address, SubjectAddress::parse(options.subject));
-  FLOTILLA_ASSIGN_OR_RETURN(const InferenceSubject subject, open_inference_subject(address));
-  const std::int64_t positions = std::int64_t{options.limits.sequences} * subject.description.context;
-  FLOTILLA_ASSIGN_OR_RETURN(const auto engine,
-                            make_inference_engine(subject, options.threads, positions, options.kv_mib));
-  ServeMetrics metrics;
-  GenerationService service(*engine, *subject.tokenizer, options.limits, metrics);
+  FLOTILLA_ASSIGN_OR_RETURN(InferenceSubject subject, open_inference_subject(address));
   constexpr std::size_t kFingerprintDigits = 12;
   ServedModel model;
   model.name = options.name.empty() ? subject.name : options.name;
@@ -46,6 +41,11 @@ Status serve(const ServeOptions& options) {
                   state_digest(subject.description, *subject.weights).to_hex().substr(0, kFingerprintDigits));
   model.tokenizer = subject.tokenizer.get();
   model.vocabulary = subject.description.vocabulary;
+  const std::int64_t positions = std::int64_t{options.limits.sequences} * subject.description.context;
+  FLOTILLA_ASSIGN_OR_RETURN(const auto engine,
+                            make_inference_engine(subject, options.threads, positions, options.kv_mib));
+  ServeMetrics metrics;
+  GenerationService service(*engine, *subject.tokenizer, options.limits, metrics);
   model.context = service.context();
   HttpOptions http = options.http;
   http.request_timeout = std::chrono::seconds(options.time_limit_s);
