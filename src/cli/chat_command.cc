@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/inference_subject.h"
+#include "cli/terminal_text.h"
 #include "serve/conversation.h"
 
 namespace flotilla {
@@ -49,16 +50,20 @@ std::optional<std::string> read_line() {
   return line;
 }
 
-// Says one message and prints the answer as it comes.
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// Says one message and prints the answer as it comes: to a file or a pipe as it is.
 Status answer(Conversation& conversation, const std::string& message, std::int32_t max_tokens) {
   interrupted = 0;
-  const auto print = [](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
+  const bool terminal = ::isatty(STDOUT_FILENO) != 0;
+  TerminalText shown;
+  const auto show = [&](std::string_view text) { print(terminal ? shown.push(text) : std::string(text)); };
   FLOTILLA_ASSIGN_OR_RETURN(const Conversation::End end,
-                            conversation.say(message, print, [] { return interrupted != 0; }));
-  print("\n");
+                            conversation.say(message, show, [] { return interrupted != 0; }));
+  print(shown.finish() + "\n");
   switch (end) {
     case Conversation::End::kTurn: break;
     case Conversation::End::kMaxTokens:
