@@ -1,5 +1,6 @@
 #include "serve/http_reply.h"
 
+#include <charconv>
 #include <cstdint>
 #include <utility>
 
@@ -52,6 +53,24 @@ std::string http_reply(const ApiError& error, bool keep_alive, std::vector<std::
 
 std::string http_chunk(std::string_view data) {
   return data.empty() ? std::string() : fmt::format("{:x}\r\n{}\r\n", data.size(), data);
+}
+
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    std::uint8_t byte = 0;
+    const std::string_view digits = text.substr(i + 1, 2);
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, byte, 16);
+    if (digits.size() != 2 || error != std::errc() || stop != end) return std::nullopt;
+    decoded += static_cast<char>(byte);
+    i += 2;
+  }
+  return decoded;
 }
 
 bool same_secret(std::string_view a, std::string_view b) {

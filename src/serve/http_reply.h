@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@ std::string http_reply(const ApiError& error, bool keep_alive, std::vector<std::
 std::string http_chunk(std::string_view data);
 inline constexpr std::string_view kHttpLastChunk = "0\r\n\r\n";
 
+// A part of a path with each %XX as the byte that it stands for; none where two hexadecimal digits are missing.
+std::optional<std::string> percent_decoded(std::string_view text);
 // Equal, found out in a time that does not depend on where they differ.
 bool same_secret(std::string_view a, std::string_view b);
 // The host of a "Host" field names this machine only: localhost, 127.x.x.x or [::1], with or without a port.

@@ -3,7 +3,7 @@
 #include <utility>  // Boost 1.74's awaitable.hpp uses std::exchange without it
 
 #include <fmt/format.h>
-#include <sys/socket.h>
+#include <poll.h>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -15,13 +15,13 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "base/log.h"
+#include "model/tokenizer_utf8.h"
 #include "serve/api_answer.h"
 #include "serve/http_reply.h"
 
@@ -35,12 +35,22 @@ using boost::system::error_code;
 using net::ip::tcp;
 
 constexpr std::size_t kHeaderBytesMax = 16 << 10;
-constexpr std::size_t kUnsentBytesMax = 64 << 20;  // of an answer that its client does not take
+constexpr std::size_t kUnsentBytesMax = 64 << 20;  // of a stream that its client does not take
 // What is read and dropped after an answer that came before its request's end.
 constexpr std::size_t kDrainedBytesMax = 64 << 20;
 constexpr std::chrono::seconds kDrainTime{5};
 constexpr std::chrono::milliseconds kAcceptPause{200};  // after a connection that could not be accepted
+// Connections beyond connections_max that are told so at a time; what comes then is closed without a word.
+constexpr std::size_t kRefusalsMax = 16;
+// Between two looks at a client that has sent its next request already, which keeps its socket readable.
+constexpr std::chrono::milliseconds kLeavingPause{200};
+#ifdef POLLRDHUP
+constexpr short kLeft = POLLRDHUP | POLLHUP | POLLERR;
+#else
+constexpr short kLeft = POLLHUP | POLLERR;  // where the first says it of the sending half too
+#endif
 constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kModelPath = "/v1/models/";
 
 std::uint64_t random_bits() {
   std::random_device device;
@@ -64,6 +74,7 @@ struct Shared : std::enable_shared_from_this<Shared> {
   ServeMetrics& metrics;
   const std::int64_t started = unix_seconds();
   std::set<Connection*> connections;
+  std::size_t refused = 0;  // of them, those that are told to come again
   bool stopping = false;
   net::io_context io{1};  // last: what still waits in it goes first
 };
@@ -72,13 +83,18 @@ enum class Route { kHealth, kMetrics, kModels, kModel, kChat, kCompletion };
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, Shared& shared) : shared_(shared), stream_(std::move(socket)) {
+  Connection(tcp::socket socket, Shared& shared) : shared_(shared), stream_(std::move(socket)), look_again_(shared.io) {
     shared_.connections.insert(this);
   }
-  ~Connection() { shared_.connections.erase(this); }
+  ~Connection() {
+    shared_.connections.erase(this);
+    if (refused_) --shared_.refused;
+  }
 
   void start() { read_head(); }
   void refuse_to_start() {
+    refused_ = true;
+    ++shared_.refused;
     fail({.http_status = 503, .type = "server_error", .message = "too many connections", .code = "unavailable"});
   }
   // Closes as soon as nothing is being answered.
@@ -94,6 +110,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       shared_.service.cancel(*request_id_);
       shared_.metrics.request_ended(RequestOutcome::kCancelled, {});
     }
+    look_again_.cancel();
     error_code ignored;
     stream_.socket().close(ignored);
   }
@@ -135,9 +152,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void read_body() {
-    stream_.expires_after(shared_.options.client_timeout);
-    http::async_read(stream_, buffer_, *parser_,
-                     bound([](Connection& self, error_code failed, std::size_t) { self.on_body(failed); }));
+    stream_.expires_after(shared_.options.client_timeout);  // anew for each piece
+    parser_->eager(true);
+    http::async_read_some(stream_, buffer_, *parser_, bound([](Connection& self, error_code failed, std::size_t) {
+                            failed || self.parser_->is_done() ? self.on_body(failed) : self.read_body();
+                          }));
   }
 
   void on_read_error(error_code error) {
@@ -175,7 +194,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     for (const auto& [known, which] : kRoutes) {
       if (path() == known) route = which;
     }
-    if (path().starts_with("/v1/models/")) route = Route::kModel;
+    if (path().starts_with(kModelPath)) route = Route::kModel;
     if (!route) {
       return ApiError{.http_status = 404,
                       .message = fmt::format("there is no {}; docs/serve.md lists what there is", path()),
@@ -222,17 +241,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
       case Route::kMetrics: return reply(200, "text/plain; version=0.0.4; charset=utf-8", shared_.metrics.text());
       case Route::kModels:
         return reply(200, kJson, nlohmann::ordered_json{{"object", "list"}, {"data", {model_json()}}}.dump());
-      case Route::kModel:
-        if (path().substr(std::string_view("/v1/models/").size()) == shared_.model.name) {
-          return reply(200, kJson, model_json().dump());
-        }
-        return fail({.http_status = 404,
-                     .message = fmt::format("only \"{}\" is served here", shared_.model.name),
-                     .param = "model",
-                     .code = "model_not_found"});
+      case Route::kModel: return reply_model();
       case Route::kChat: return generate(ApiKind::kChat);
       case Route::kCompletion: return generate(ApiKind::kCompletion);
     }
+  }
+
+  void reply_model() {
+    const auto name = percent_decoded(path().substr(kModelPath.size()));
+    if (!name) {
+      return fail(
+          {.message = fmt::format("{}: expected two hexadecimal digits after each %", path()), .code = "invalid_url"});
+    }
+    if (*name == shared_.model.name) return reply(200, kJson, model_json().dump());
+    fail({.http_status = 404,
+          .message = fmt::format("only \"{}\" is served here", shared_.model.name),
+          .param = "model",
+          .code = "model_not_found"});
   }
 
   nlohmann::ordered_json model_json() const {
@@ -262,24 +287,26 @@ class Connection : public std::enable_shared_from_this<Connection> {
             if (const auto self = weak.lock(); self && !self->closed_) self->on_event(event);
           });
         });
-    watch_for_leaving();
+    watch_for_leaving(*request_id_);
   }
 
-  // While an answer is computed nothing is read, so that only this notices a client that closes.
-  void watch_for_leaving() {
-    stream_.socket().async_wait(tcp::socket::wait_read, bound([](Connection& self, error_code error) {
-                                  if (error || !self.request_id_) return;
-                                  char byte = 0;
-                                  const auto count =
-                                      ::recv(self.stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-                                  if (count > 0) return;  // the next request is there already
-                                  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return self.watch_for_leaving();
-                                  self.close();
+  // While an answer is computed nothing is read, so that only this notices a client that closes: poll sees the end also
+  // behind bytes of a next request.
+  void watch_for_leaving(RequestId id) {
+    stream_.socket().async_wait(tcp::socket::wait_read, bound([id](Connection& self, error_code error) {
+                                  if (error || self.request_id_ != id) return;
+                                  pollfd state{
+                                      .fd = self.stream_.socket().native_handle(), .events = kLeft, .revents = 0};
+                                  if (::poll(&state, 1, 0) > 0) return self.close();
+                                  self.look_again_.expires_after(kLeavingPause);
+                                  self.look_again_.async_wait(self.bound([id](Connection& later, error_code stopped) {
+                                    if (!stopped) later.watch_for_leaving(id);
+                                  }));
                                 }));
   }
 
   void on_event(const GenerationEvent& event) {
-    if (!first_seen_ && !event.end) {
+    if (!first_seen_ && !event.tokens.empty()) {
       first_seen_ = true;
       shared_.metrics.first_token(system_clock().monotonic() - arrival_);
     }
@@ -298,6 +325,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     const std::string data = answer_->chunks(event);
     send(chunked_ ? http_chunk(data) : data);
+    if (unsent_.size() > kUnsentBytesMax) return close();
     if (!event.end) return;
     if (chunked_) send(std::string(kHttpLastChunk));
     finish();
@@ -305,12 +333,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void note_end(const Status& end) {
     request_id_.reset();
+    look_again_.cancel();
     self_.reset();  // the caller holds another
     RequestOutcome outcome = RequestOutcome::kFailed;
     if (end.ok()) outcome = RequestOutcome::kCompleted;
     if (end.code() == StatusCode::kInvalidArgument) outcome = RequestOutcome::kRefused;
     if (end.code() == StatusCode::kResourceExhausted) outcome = RequestOutcome::kQueueFull;
     if (end.code() == StatusCode::kCancelled) outcome = RequestOutcome::kCancelled;
+    if (end.code() == StatusCode::kUnavailable) outcome = RequestOutcome::kCancelled;  // by a stop
     if (end.code() == StatusCode::kDeadlineExceeded) outcome = RequestOutcome::kTimeLimit;
     shared_.metrics.request_ended(outcome, system_clock().monotonic() - arrival_);
     if (outcome == RequestOutcome::kFailed) log_warning("serve", "a request failed: {}", end.to_string());
@@ -324,26 +354,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!parser_ || !parser_->is_done()) keep_alive_ = false;  // its rest is not worth reading
     std::vector<std::string> fields;
     if (error.http_status == 405) fields.push_back(takes_post() ? "Allow: POST" : "Allow: GET");
-    send(http_reply(error, keep_alive_, std::move(fields)));
+    std::string answer = http_reply(error, keep_alive_, std::move(fields));
+    // A client reads no body after a HEAD, which is no route's method: what follows would be its next answer.
+    if (parser_ && parser_->get().method() == http::verb::head) answer.resize(answer.find("\r\n\r\n") + 4);
+    send(std::move(answer));
     finish();
   }
 
   // What is sent is written in order, one write at a time.
   void send(std::string data) {
     unsent_ += data;
-    if (unsent_.size() > kUnsentBytesMax) return close();
     if (!writing_) write();
   }
   void write() {
     writing_ = true;
-    in_flight_ = std::exchange(unsent_, {});
-    stream_.expires_after(shared_.options.client_timeout);
-    net::async_write(stream_, net::buffer(in_flight_), bound([](Connection& self, error_code error, std::size_t) {
-                       self.writing_ = false;
-                       if (error) return self.close();
-                       if (!self.unsent_.empty()) return self.write();
-                       if (self.finished_) self.next();
-                     }));
+    if (sent_ == in_flight_.size()) {
+      in_flight_ = std::exchange(unsent_, {});
+      sent_ = 0;
+    }
+    stream_.expires_after(shared_.options.client_timeout);  // anew for each piece
+    stream_.async_write_some(net::buffer(in_flight_) + sent_,
+                             bound([](Connection& self, error_code error, std::size_t count) {
+                               self.writing_ = false;
+                               if (error) return self.close();
+                               self.sent_ += count;
+                               if (self.sent_ < self.in_flight_.size() || !self.unsent_.empty()) return self.write();
+                               if (self.finished_) self.next();
+                             }));
   }
 
   // The answer is complete, though perhaps not sent.
@@ -374,12 +411,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Shared& shared_;
   beast::tcp_stream stream_;
+  net::steady_timer look_again_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   bool reading_head_ = false;
   bool draining_ = false;
   bool keep_alive_ = false;
   bool closed_ = false;
+  bool refused_ = false;  // there are too many connections
 
   Route route_ = Route::kHealth;
   std::chrono::nanoseconds arrival_{0};
@@ -393,6 +432,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::string unsent_;
   std::string in_flight_;
+  std::size_t sent_ = 0;  // of in_flight_
   bool writing_ = false;
   bool finished_ = false;
   std::string dropped_;
@@ -414,6 +454,9 @@ class BeastServer final : public HttpServer {
   }
 
   Status listen() {
+    if (const std::string& name = shared_->model.name; utf8_valid_prefix(name) != name.size()) {
+      return invalid_argument("the model's name is not UTF-8, as JSON needs it: another is needed (--name)");
+    }
     error_code error;
     const auto address = net::ip::make_address(shared_->options.address, error);
     if (error) return invalid_argument(fmt::format("'{}' is no IP address", shared_->options.address));
@@ -462,9 +505,13 @@ class BeastServer final : public HttpServer {
       if (!error) {
         error_code ignored;
         socket.set_option(tcp::no_delay(true), ignored);
-        const bool full = shared_->connections.size() >= shared_->options.connections_max;
-        const auto connection = std::make_shared<Connection>(std::move(socket), *shared_);
-        full ? connection->refuse_to_start() : connection->start();
+        const bool full = shared_->connections.size() - shared_->refused >= shared_->options.connections_max;
+        if (!full || shared_->refused < kRefusalsMax) {
+          const auto connection = std::make_shared<Connection>(std::move(socket), *shared_);
+          full ? connection->refuse_to_start() : connection->start();
+        } else {
+          socket.close(ignored);
+        }
       } else {
         log_warning("serve", "a connection was not accepted: {}", error.message());
         pause_.expires_after(kAcceptPause);

@@ -18,10 +18,11 @@ struct HttpOptions {
   // What clients have to send as "Authorization: Bearer TOKEN". Empty: nothing, which only a loopback address may have.
   std::string token = {};
   std::size_t body_bytes_max = 8 << 20;
-  std::size_t connections_max = 256;
+  std::size_t connections_max = 256;  // more are told to come again, or closed at once where those are many too
   std::chrono::nanoseconds request_timeout = std::chrono::minutes(10);  // from a request's arrival to its answer's end
-  std::chrono::nanoseconds client_timeout = std::chrono::seconds(30);   // for a client to send or take the next bytes
-  std::chrono::nanoseconds idle_timeout = std::chrono::seconds(75);     // between two requests of a connection
+  // For a client to send the next bytes of a body, or to take the next ones of an answer.
+  std::chrono::nanoseconds client_timeout = std::chrono::seconds(30);
+  std::chrono::nanoseconds idle_timeout = std::chrono::seconds(75);  // from an answer's end to a whole next head
 };
 
 // The OpenAI API over HTTP/1.1 (docs/serve.md), plain text. One thread does all input and output; answers come from the
@@ -29,7 +30,8 @@ struct HttpOptions {
 class HttpServer {
  public:
   // Listens and serves. invalid_argument for an address that is none, or that other machines reach and that has no
-  // token; unavailable when it is in use. Borrows model, service and metrics.
+  // token, and for a model's name that is not UTF-8; unavailable when the address is in use. Borrows model, service and
+  // metrics.
   static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options, const ServedModel& model,
                                                    GenerationService& service, ServeMetrics& metrics);
   // Closes all connections at once.

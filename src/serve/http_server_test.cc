@@ -5,12 +5,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
+#include <list>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 
 #include "rollout/toy_for_tests.h"
+#include "serve/gate_clock_for_tests.h"
 #include "serve/http_reply.h"
 
 namespace flotilla {
@@ -23,10 +30,15 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// A client that sends bytes as they are.
+// A client that sends bytes as they are. With small buffers, what it does not take stays with the server.
 class RawClient {
  public:
-  explicit RawClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit RawClient(std::uint16_t port, bool small_buffers = false) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    if (small_buffers) {
+      const int buffer_bytes = 32 << 10, segment_bytes = 1400;
+      EXPECT_EQ(::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(int)), 0);
+      EXPECT_EQ(::setsockopt(fd_, IPPROTO_TCP, TCP_MAXSEG, &segment_bytes, sizeof(int)), 0);
+    }
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
@@ -53,11 +65,16 @@ class RawClient {
         read_.erase(0, at + end.size());
         return text;
       }
-      char buffer[4096];
-      const auto count = ::recv(fd_, buffer, sizeof(buffer), 0);
-      if (count <= 0) return std::exchange(read_, {});
-      read_.append(buffer, static_cast<std::size_t>(count));
+      if (take(4096) == 0) return std::exchange(read_, {});
     }
+  }
+  // Takes so many bytes at most, once there are any, and says how many; 0 when the server has closed.
+  std::size_t take(std::size_t bytes) {
+    std::string piece(bytes, 0);
+    const auto count = ::recv(fd_, piece.data(), piece.size(), 0);
+    if (count <= 0) return 0;
+    read_.append(piece, 0, static_cast<std::size_t>(count));
+    return static_cast<std::size_t>(count);
   }
 
  private:
@@ -86,12 +103,24 @@ struct TestServer {
   ServedModel model{.name = "toy", .fingerprint = "f", .tokenizer = tokenizer.get(), .vocabulary = 20, .context = 128};
   std::unique_ptr<HttpServer> server;
 
-  explicit TestServer(HttpOptions options = {}) : service(*engine, *tokenizer, {}, metrics) {
+  explicit TestServer(HttpOptions options = {}, std::string name = "toy", const Clock& clock = system_clock())
+      : service(*engine, *tokenizer, {}, metrics, clock) {
+    model.name = std::move(name);
     options.port = 0;
     server = HttpServer::start(options, model, service, metrics).value();
   }
   std::string ask(std::string_view request) { return RawClient(server->port()).send(request).read(); }
 };
+
+// Waits for what another thread is about to do; the deadline is only for a failure.
+bool eventually(const std::function<bool()>& condition, std::chrono::seconds deadline = 20s) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
 
 std::string body_of(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
 
@@ -195,6 +224,10 @@ TEST(HttpServer, PathsMethodsTypesAndHostsAreChecked) {
   const std::string wrong_method = test.ask(get("/v1/completions"));
   EXPECT_THAT(wrong_method, StartsWith("HTTP/1.1 405"));
   EXPECT_THAT(wrong_method, HasSubstr("\r\nAllow: POST\r\n"));
+  RawClient client(test.server->port());
+  client.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + get("/health"));
+  EXPECT_THAT(client.read("\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(client.read(), StartsWith("HTTP/1.1 200")) << "no body stands between";
   EXPECT_THAT(test.ask(get("/v1/models/toy")), HasSubstr("\"id\":\"toy\""));
   EXPECT_THAT(test.ask(get("/v1/models/no")), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(test.ask(get("/metrics")), HasSubstr("flotilla_kv_blocks 1000\n"));
@@ -202,6 +235,30 @@ TEST(HttpServer, PathsMethodsTypesAndHostsAreChecked) {
               StartsWith("HTTP/1.1 403"));
   EXPECT_THAT(test.ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"),
               StartsWith("HTTP/1.1 415"));
+}
+
+TEST(HttpServer, AModelIsFoundUnderItsNameHoweverThePathWritesIt) {
+  TestServer test({}, "owner/run@12 \"é\"");
+  for (const char* path : {"owner/run@12%20%22%C3%A9%22", "owner%2Frun%4012%20%22%c3%a9%22?x=1"}) {
+    const std::string answer = test.ask(get(std::string("/v1/models/") + path));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200")) << path;
+    EXPECT_EQ(json::parse(body_of(answer))["id"], test.model.name);
+  }
+  for (const char* path : {"%", "a%2", "%zz", "%+1", "%2"}) {
+    const std::string answer = test.ask(get(std::string("/v1/models/") + path));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << path;
+    EXPECT_EQ(json::parse(body_of(answer))["error"]["code"], "invalid_url");
+  }
+  EXPECT_THAT(test.ask(get("/v1/models/owner%252Frun%4012")), StartsWith("HTTP/1.1 404")) << "decoded once";
+}
+
+TEST(HttpServer, AModelsNameHasToBeUtf8) {
+  TestServer test;
+  ServedModel model = test.model;
+  model.name = "caf\xE9";
+  const auto refused = HttpServer::start({.port = 0}, model, test.service, test.metrics);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("not UTF-8"));
 }
 
 TEST(HttpServer, ATokenIsNeededWhereOneIsSet) {
@@ -248,6 +305,24 @@ TEST(HttpServer, TooManyConnectionsAreToldToComeAgain) {
   EXPECT_THAT(answer, HasSubstr("Retry-After: 1"));
 }
 
+TEST(HttpServer, ConnectionsThatAreRefusedAreFewAndDoNotCount) {
+  HttpOptions options;
+  options.connections_max = 1;
+  TestServer test(options);
+  std::optional<RawClient> served(test.server->port());
+  served->send(get("/health", ""));
+  EXPECT_THAT(served->read("}"), StartsWith("HTTP/1.1 200"));
+  std::list<RawClient> refused;  // and they stay
+  for (int i = 0; i < 16; ++i) {
+    refused.emplace_back(test.server->port());
+    EXPECT_THAT(refused.back().read("}}"), StartsWith("HTTP/1.1 503"));
+  }
+  EXPECT_EQ(test.ask(""), "") << "closed without a word";
+  served.reset();
+  // Before the 5 s are over for which the server waits for those that it refused.
+  EXPECT_TRUE(eventually([&] { return test.ask(get("/health")).starts_with("HTTP/1.1 200"); }, 3s));
+}
+
 TEST(HttpServer, ASilentClientIsLeftAlone) {
   HttpOptions options;
   options.idle_timeout = options.client_timeout = 50ms;
@@ -259,20 +334,108 @@ TEST(HttpServer, ASilentClientIsLeftAlone) {
             "");
 }
 
-TEST(HttpServer, AnswersEndAfterAStopAndNewRequestsAreRefused) {
+// The waits here are what is tested: each is far below the limit, all together are above it.
+TEST(HttpServer, AClientMaySendSlowlyAsLongAsItSends) {
+  HttpOptions options;
+  options.client_timeout = 1s;
+  TestServer test(options);
+  RawClient client(test.server->port());
+  std::string request = post("/v1/completions", completion());
+  const std::string last = request.substr(request.size() - 8);
+  client.send(request.substr(0, request.size() - 8));
+  for (const char byte : last) {
+    std::this_thread::sleep_for(200ms);
+    client.send({&byte, 1});
+  }
+  EXPECT_THAT(client.read(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, AClientMayTakeItsAnswerSlowlyAsLongAsItTakesSome) {
+  HttpOptions options;
+  options.client_timeout = 1s;
+  TestServer test(options);
+  const json body = {{"model", "toy"}, {"prompt", json(127, kToyA)}, {"n", 128}, {"max_tokens", 0}, {"logprobs", 5},
+                     {"echo", true}};
+  RawClient client(test.server->port(), true);
+  client.send(post("/v1/completions", body));
+  for (int pause = 0; pause < 3; ++pause) {
+    std::this_thread::sleep_for(500ms);
+    std::size_t count = 1, taken = 0;
+    while (count > 0 && taken < 700'000) taken += count = client.take(4096);
+  }
+  const std::string answer = client.read();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+  EXPECT_GT(answer.size(), 2u << 20) << "more than the sockets hold";
+  EXPECT_TRUE(json::accept(body_of(answer)));
+}
+
+TEST(HttpServer, AClientThatLeavesIsNoticedBehindItsNextRequest) {
+  GateClock clock;
+  TestServer test({}, "toy", clock);
+  {
+    RawClient client(test.server->port());
+    client.send(post("/v1/completions", completion(), ""));
+    clock.await_other();  // the request is with the service
+    client.send("GET");
+  }
+  EXPECT_TRUE(eventually([&] { return test.metrics.text().find("outcome=\"cancelled\"} 1\n") != std::string::npos; }));
+  clock.open();
+}
+
+TEST(HttpServer, OnlyTokensCountAsFirstTokens) {
   TestServer test;
+  json body = completion(0);
+  body["echo"] = true;
+  body["logprobs"] = 0;
+  EXPECT_THAT(test.ask(post("/v1/completions", body)), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(test.metrics.text(), HasSubstr("flotilla_first_token_seconds_count 0\n"));
+  body = completion();
+  body["n"] = 16;
+  EXPECT_THAT(test.ask(post("/v1/completions", body)), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(test.metrics.text(), HasSubstr("flotilla_first_token_seconds_count 1\n"));
+}
+
+TEST(HttpServer, WhatAStopEndsHasNotFailed) {
+  TestServer test;
+  test.service.stop(0s);
+  const std::string answer = test.ask(post("/v1/completions", completion()));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(answer, HasSubstr("Retry-After: 1"));
+  EXPECT_THAT(test.metrics.text(), HasSubstr("outcome=\"failed\"} 0\n"));
+  EXPECT_THAT(test.metrics.text(), HasSubstr("outcome=\"cancelled\"} 1\n"));
+}
+
+TEST(HttpServer, AnswersEndAfterAStopAndNewRequestsAreRefused) {
+  GateClock clock;
+  clock.open();
+  TestServer test({}, "toy", clock);
   RawClient idle(test.server->port());
   idle.send(get("/health", ""));
   idle.read("}");
   json body = completion(100);
   body["stream"] = true;
   body["n"] = 8;
-  RawClient streaming(test.server->port());
-  streaming.send(post("/v1/completions", body, ""));
-  std::string text = streaming.read("data: ");
+  auto streaming = std::make_unique<RawClient>(test.server->port());
+  streaming->send(post("/v1/completions", body, ""));
+  streaming->read("data: ");
+  const std::string request = post("/v1/completions", completion(), "Expect: 100-continue\r\n");
+  const std::size_t head_bytes = request.find("\r\n\r\n") + 4;
+  auto late = std::make_unique<RawClient>(test.server->port());
+  late->send(request.substr(0, head_bytes));
+  EXPECT_THAT(late->read("\r\n\r\n"), StartsWith("HTTP/1.1 100"));
+  std::string refused, streamed;
+  std::jthread client([&] {
+    clock.await_maker();  // in the stop
+    refused = late->send(request.substr(head_bytes)).read();
+    late.reset();
+    streamed = streaming->read();
+    streaming.reset();
+  });
   test.server->stop(60s);
-  text = streaming.read();
-  EXPECT_THAT(text, HasSubstr("data: [DONE]\n\n"));
+  client.join();
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(refused, HasSubstr("the server is stopping"));
+  EXPECT_THAT(streamed, HasSubstr("data: [DONE]\n\n"));
   EXPECT_EQ(idle.read(), "") << "a connection without a request is closed";
   EXPECT_EQ(test.engine->usage().sequences, 0);
 }

@@ -66,7 +66,8 @@ std::string ServeMetrics::text() const {
   one("flotilla_preemptions_total", "counter", "Sequences that gave their KV back for others.", counts_.preemptions);
   one("flotilla_kv_blocks_used", "gauge", "KV blocks in use.", usage_.blocks_used);
   one("flotilla_kv_blocks", "gauge", "KV blocks of the pool.", usage_.blocks_total);
-  out += first_tokens_.text("flotilla_first_token_seconds", "From a request's arrival to its first token.");
+  out += first_tokens_.text("flotilla_first_token_seconds",
+                            "From a request's arrival to its first token released: not held back for a stop string.");
   out += durations_.text("flotilla_request_seconds", "From a completed request's arrival to its end.");
   return out;
 }

@@ -19,6 +19,7 @@ inline constexpr int kRequestOutcomes = 6;
 class ServeMetrics {
  public:
   void request_ended(RequestOutcome outcome, std::chrono::nanoseconds duration);
+  // The first tokens of a request are on their way to its client.
   void first_token(std::chrono::nanoseconds duration);
   // The present state of scheduler and engine.
   void observe(const SchedulerCounts& counts, const EngineUsage& usage);
