@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/philox.h"
-#include "rollout/toy_for_tests.h"
+#include "rollout/watched_engine_for_tests.h"
 
 namespace flotilla {
 namespace {
@@ -347,35 +347,6 @@ TEST(Scheduler, WhatCanNeverBeComputedIsRefusedWithTheReason) {
   EXPECT_TRUE(server.clients[RequestId(9)].end->ok());
 }
 
-// Fails when a given token is computed, as activations that overflow do.
-class BrittleEngine final : public Engine {
- public:
-  BrittleEngine(std::unique_ptr<Engine> engine, TokenId poison) : engine_(std::move(engine)), poison_(poison) {}
-  const ModelDescription& description() const override { return engine_->description(); }
-  Isa isa() const override { return engine_->isa(); }
-  Status load(const GridState& state, OpenSequences open) override { return engine_->load(state, open); }
-  void give_back(std::int64_t keep_bytes) override { engine_->give_back(keep_bytes); }
-  Result<SequenceId> open() override { return engine_->open(); }
-  Result<SequenceId> fork(SequenceId source) override { return engine_->fork(source); }
-  void close(SequenceId sequence) override { engine_->close(sequence); }
-  std::int32_t length(SequenceId sequence) const override { return engine_->length(sequence); }
-  std::int64_t blocks_needed(SequenceId sequence, std::int32_t tokens) const override {
-    return engine_->blocks_needed(sequence, tokens);
-  }
-  Result<std::vector<ReadoutResult>> forward(std::span<const Chunk> chunks) override {
-    for (const Chunk& chunk : chunks) {
-      if (std::ranges::find(chunk.tokens, poison_) != chunk.tokens.end()) return data_loss("layer 1: NaN");
-    }
-    return engine_->forward(chunks);
-  }
-  Result<std::vector<float>> logprobs(std::span<const TokenId> tokens) override { return engine_->logprobs(tokens); }
-  EngineUsage usage() const override { return engine_->usage(); }
-
- private:
-  std::unique_ptr<Engine> engine_;
-  const TokenId poison_;
-};
-
 TEST(Scheduler, ASequenceThatCannotBeComputedEndsItsOwnRequestOnly) {
   GenerationRequest good = simple({1, 3, 4});
   good.stop_tokens = {19};
@@ -383,7 +354,14 @@ TEST(Scheduler, ASequenceThatCannotBeComputedEndsItsOwnRequestOnly) {
   const Client expected = alone(good);
   Server server;
   server.scheduler.reset();
-  server.engine = std::make_unique<BrittleEngine>(std::move(server.engine), 19);
+  auto engine = std::make_unique<WatchedEngine>();
+  // As activations that overflow do.
+  engine->before_forward = [](std::span<const Chunk> chunks) {
+    const bool overflows = std::ranges::any_of(
+        chunks, [](const Chunk& chunk) { return std::ranges::find(chunk.tokens, 19) != chunk.tokens.end(); });
+    return overflows ? data_loss("layer 1: NaN") : ok_status();
+  };
+  server.engine = std::move(engine);
   server.scheduler = std::make_unique<Scheduler>(*server.engine, *server.tokenizer, SchedulerLimits{});
   GenerationRequest bad = simple({1, 3, 19, 4});
   bad.choices = 2;
