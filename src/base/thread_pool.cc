@@ -41,24 +41,52 @@ constexpr std::uint32_t kEpoch = 0x10000;  // number of the loop, bits 16 to 31
 
 }  // namespace
 
+// The pieces of a loop that one thread is to take first, on a cache line of their own.
+struct alignas(64) ThreadPool::Share {
+  std::atomic<std::int64_t> next{0};
+  std::int64_t end = 0;
+  std::atomic<bool> begun{false};  // by its thread
+};
+
 struct ThreadPool::Shared {
+  explicit Shared(int threads) : active(threads), shares(static_cast<std::size_t>(threads)) {}
+
   std::atomic<std::uint32_t> state{0};
-  std::atomic<int> active{1};  // threads that may join; the others sleep until it changes. 0: the pool ends
+  std::atomic<int> active;  // threads that may join; the others sleep until it changes. 0: the pool ends
   // Of the present loop: written while no helper is active, read by active ones.
   const std::function<void(std::int64_t, int)>* body = nullptr;
-  std::int64_t pieces = 0;
-  alignas(64) std::atomic<std::int64_t> next{0};
+  int takers = 0;
+  std::vector<Share> shares;
+
+  void divide(std::int64_t pieces) {
+    for (std::int64_t t = 0; t < takers; ++t) {
+      Share& share = shares[static_cast<std::size_t>(t)];
+      share.next.store(pieces * t / takers, std::memory_order_relaxed);
+      share.end = pieces * (t + 1) / takers;
+      share.begun.store(false, std::memory_order_relaxed);
+    }
+  }
 
   void work_off(int thread) {
-    for (std::int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) (*body)(piece, thread);
+    shares[static_cast<std::size_t>(thread)].begun.store(true, std::memory_order_relaxed);
+    for (int i = 0; i < takers; ++i) {
+      Share& share = shares[static_cast<std::size_t>((thread + i) % takers)];
+      // The last piece is left to the thread that is about to come to it: fetching the data from another core would
+      // take longer, and again when the next loop fetches it back.
+      for (std::int64_t left; (left = share.end - share.next.load(std::memory_order_relaxed)) > 0;) {
+        if (i > 0 && left == 1 && share.begun.load(std::memory_order_relaxed)) break;
+        const std::int64_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (piece < share.end) (*body)(piece, thread);
+      }
+    }
   }
 };
 
 int core_count() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()), active_(threads) {
+ThreadPool::ThreadPool(int threads) : active_(threads) {
   FLOTILLA_CHECK(threads >= 1);
-  shared_->active.store(threads, std::memory_order_relaxed);
+  shared_ = std::make_unique<Shared>(threads);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
 }
@@ -85,8 +113,8 @@ void ThreadPool::run(std::int64_t pieces, const std::function<void(std::int64_t,
     return;
   }
   s.body = &body;
-  s.pieces = pieces;
-  s.next.store(0, std::memory_order_relaxed);
+  s.takers = active_;
+  s.divide(pieces);
   s.state.store((s.state.load(std::memory_order_relaxed) + kEpoch) | kOpen, std::memory_order_release);
   s.state.notify_all();
   s.work_off(0);

@@ -11,9 +11,11 @@ namespace flotilla {
 // Processors that this process may run on; at least 1.
 int core_count();
 
-// A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Pieces are
-// claimed one by one: a thread that the system puts aside delays its own piece and nothing else. Idle threads watch for
-// a tenth of a millisecond and then sleep.
+// A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Each thread
+// takes pieces of its own part of the range first, so that what loop after loop does with the same part of the data
+// stays in the caches of one core; then what the others have left. Pieces are claimed one by one: a thread that the
+// system puts aside delays its own piece and nothing else. Idle threads watch for a tenth of a millisecond and then
+// sleep.
 class ThreadPool {
  public:
   // threads >= 1, the caller included.
@@ -34,6 +36,7 @@ class ThreadPool {
   void run(std::int64_t pieces, const std::function<void(std::int64_t piece, int thread)>& body);
 
  private:
+  struct Share;
   struct Shared;
   void work(int thread);
   std::unique_ptr<Shared> shared_;

@@ -44,6 +44,44 @@ TEST(ThreadPool, helpers_take_part) {
   EXPECT_EQ(begun.load(), 3);
 }
 
+TEST(ThreadPool, each_thread_begins_with_its_own_part_of_the_range) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<int> begun{0};
+    std::atomic<std::int64_t> first[3]{-1, -1, -1};
+    pool.run(12, [&](std::int64_t piece, int thread) {
+      std::int64_t none = -1;
+      if (!first[thread].compare_exchange_strong(none, piece)) return;
+      ++begun;
+      begun.notify_all();
+      for (int seen; (seen = begun.load()) < 3;) begun.wait(seen);  // so that nobody is done before the others begin
+    });
+    for (std::int64_t thread = 0; thread < 3; ++thread) EXPECT_EQ(first[thread].load(), 4 * thread);
+  }
+}
+
+TEST(ThreadPool, what_a_thread_that_is_held_up_leaves_is_taken_by_the_other_but_for_its_next_piece) {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  std::vector<int> taken_by(8, -1);
+  pool.run(8, [&](std::int64_t piece, int thread) {
+    // Whoever begins first waits for the other; then the helper, in piece 4, until all but its next are done.
+    if (piece == 0 || piece == 4) {
+      done.fetch_add(1);
+      done.notify_all();
+      for (int seen; (seen = done.load()) < 2;) done.wait(seen);
+    }
+    if (piece == 4) {
+      for (int seen; (seen = done.load()) < 7;) done.wait(seen);
+    } else if (piece != 0) {
+      done.fetch_add(1);
+      done.notify_all();
+    }
+    taken_by[static_cast<std::size_t>(piece)] = thread;
+  });
+  EXPECT_EQ(taken_by, (std::vector<int>{0, 0, 0, 0, 1, 0, 0, 1}));
+}
+
 TEST(ThreadPool, what_pieces_wrote_is_there_after_the_loop_many_times_over) {
   ThreadPool pool(4);
   std::vector<std::int64_t> values(64);  // plain memory: a race would show under the thread sanitizer

@@ -16,6 +16,8 @@ namespace {
 constexpr std::int64_t kNormGrain = 16;
 constexpr std::int64_t kRopeGrain = 8;
 constexpr std::int64_t kMlpGrain = 8;
+// Rows for which it pays to read the weights once more.
+constexpr std::int64_t kPartRows = 16;
 
 // An odd number of cache lines apart, rows use all sets of the caches; widths that are multiples of 4096 bytes would
 // have all of them in one.
@@ -34,17 +36,26 @@ std::int64_t widest(const ModelDescription& d) {
   return std::max({q_dim(d), std::int64_t{d.hidden}, std::int64_t{d.ffn}});
 }
 
+// Strides of the scratch whose rows have more than one width. A row has the same place whatever it holds, so that
+// it stays in the cache of the core that works on it.
+std::int64_t wide_stride(const ModelDescription& d) {
+  return stride_of(std::max(q_dim(d) + 2 * kv_dim(d), 2 * std::int64_t{d.ffn}));
+}
+std::int64_t quantized_stride(const ModelDescription& d, const KernelTable& kernels) {
+  return odd_lines(groups_of(widest(d)) * kActivationGroup * kernels.activation_bytes);
+}
+std::int64_t scale_stride(const ModelDescription& d) { return stride_of(groups_of(widest(d))); }
+
 Sizes sizes(const ModelDescription& d, const KernelTable& kernels, std::int64_t rows, std::int64_t threads) {
   const auto floats = [](std::int64_t count, std::int64_t width) { return count * stride_of(width) * 4; };
-  const std::int64_t groups = groups_of(widest(d));
   const std::int64_t head_rows = std::min(rows, ForwardPass::kHeadRowsMax);
   return {.x = floats(rows, d.hidden),
           .normed = floats(threads, widest(d)),
-          .wide = floats(rows, std::max(q_dim(d) + 2 * kv_dim(d), 2 * std::int64_t{d.ffn})),
+          .wide = rows * wide_stride(d) * 4,
           .mixed = floats(rows, q_dim(d)),
           .logits = floats(head_rows, padded_vocabulary(d.vocabulary)),
-          .q = rows * odd_lines(groups * kActivationGroup * kernels.activation_bytes),
-          .scales = floats(1, rows * groups)};
+          .q = rows * quantized_stride(d, kernels),
+          .scales = rows * scale_stride(d) * 4};
 }
 
 }  // namespace
@@ -92,24 +103,35 @@ void ForwardPass::parallel(std::int64_t count, std::int64_t grain, const Body& b
 }
 
 QuantizedRows ForwardPass::quantized(std::int64_t cols) const {
-  const std::int64_t groups = groups_of(cols);
   return {.q = q_,
-          .stride = odd_lines(groups * kActivationGroup * kernels_.activation_bytes),
+          .stride = quantized_stride(description_, kernels_),
           .scales = scales_,
-          .groups = groups};
+          .scale_stride = scale_stride(description_),
+          .groups = groups_of(cols)};
 }
 
 void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out, std::int64_t stride, bool add) {
   const QuantizedRows x = quantized(w.cols);
+  // Many rows are divided among the threads, as the other loops do it: what one core wrote another need not fetch then,
+  // which takes long where their caches are far apart. Eight rows are a tile of the kernels.
+  constexpr std::int64_t kTile = 8;
+  const std::int64_t tiles = (rows + kTile - 1) / kTile;
+  const std::int64_t parts = std::clamp<std::int64_t>(rows / kPartRows, 1, pool_.active());
   // A few pieces a thread, so that one that is put aside delays little, each of some ten microseconds at most, so that
   // nobody waits long for the last; of whole pairs of panels, which the kernels like best.
   constexpr std::int64_t kPieceProducts = std::int64_t{1} << 22;
   const std::int64_t pairs = (w.panels + 1) / 2;
   const std::int64_t wanted = std::max<std::int64_t>(w.rows * w.cols * rows / kPieceProducts, 4 * pool_.active());
-  const std::int64_t pieces = pool_.active() == 1 ? 1 : std::min(pairs, wanted);
-  parallel(pieces, 1, [&](std::int64_t piece, int) {
-    kernels_.matmul(w, piece * pairs / pieces * 2, std::min((piece + 1) * pairs / pieces * 2, w.panels), x, rows, out,
-                    stride, add);
+  const std::int64_t pieces = pool_.active() == 1 ? 1 : std::min(pairs, (wanted + parts - 1) / parts);
+  parallel(parts * pieces, 1, [&](std::int64_t index, int) {
+    const std::int64_t part = index / pieces;
+    // Parts begin at different panels: whoever comes second to a line that a far cache has just read waits longer than
+    // the memory would take.
+    const std::int64_t piece = (index + part * pieces / parts) % pieces;
+    const std::int64_t begin = part * tiles / parts * kTile;
+    const std::int64_t end = std::min((part + 1) * tiles / parts * kTile, rows);
+    kernels_.matmul(w, piece * pairs / pieces * 2, std::min((piece + 1) * pairs / pieces * 2, w.panels),
+                    x.from(begin), end - begin, out + begin * stride, stride, add);
   });
 }
 
@@ -140,9 +162,8 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
   const std::int64_t kv_width = kv_dim(d);
   const std::int64_t qkv_width = q_width + 2 * kv_width;
   const std::int64_t x_stride = stride_of(d.hidden);
-  const std::int64_t qkv_stride = stride_of(qkv_width);
+  const std::int64_t wide_stride = flotilla::wide_stride(d);
   const std::int64_t mixed_stride = stride_of(q_width);
-  const std::int64_t mlp_stride = stride_of(2 * std::int64_t{d.ffn});
   const std::int64_t half = d.head_dim / 2;
   const std::int64_t shared = d.heads / d.kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d.head_dim));
@@ -166,10 +187,10 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
 
     norm(block.attention_norm);
     FLOTILLA_RETURN_IF_ERROR(check("the input of attention", layer));
-    multiply(block.qkv, count, wide_, qkv_stride, false);
+    multiply(block.qkv, count, wide_, wide_stride, false);
 
     parallel(count, kRopeGrain, [&](std::int64_t r, int thread) {
-      float* q = wide_ + r * qkv_stride;
+      float* q = wide_ + r * wide_stride;
       const ForwardRow& row = row_of(r);
       if (!block.qkv_bias.empty()) kernels_.add(q, block.qkv_bias.data(), qkv_width);
       for (std::int64_t head = 0; head < d.heads + d.kv_heads; ++head) {
@@ -188,12 +209,12 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
         std::clamp<std::int64_t>(count * d.kv_heads / (4 * pool_.active()), 1, kAttentionRows);
     const std::int64_t parts = (count + together - 1) / together;
     parallel(parts * d.kv_heads, 1, [&](std::int64_t item, int) {
-      const std::int64_t head = item / parts;
-      const std::int64_t begin = item % parts * together;
+      const std::int64_t head = item % d.kv_heads;
+      const std::int64_t begin = item / d.kv_heads * together;
       const std::int64_t end = std::min(begin + together, count);
       AttentionRow attending[kAttentionRows];
       for (std::int64_t r = begin; r < end; ++r) {
-        attending[r - begin] = {.q = wide_ + r * qkv_stride + head * shared * d.head_dim,
+        attending[r - begin] = {.q = wide_ + r * wide_stride + head * shared * d.head_dim,
                                 .out = mixed_ + r * mixed_stride + head * shared * d.head_dim,
                                 .table = row_of(r).table,
                                 .keys = row_of(r).position + 1};
@@ -215,11 +236,11 @@ Status ForwardPass::run(std::span<const ForwardRow> rows) {
 
     norm(block.mlp_norm);
     FLOTILLA_RETURN_IF_ERROR(check("the input of the MLP", layer));
-    multiply(block.gate_up, count, wide_, mlp_stride, false);
+    multiply(block.gate_up, count, wide_, wide_stride, false);
     const QuantizedRows activated = quantized(d.ffn);
     parallel(count, kMlpGrain, [&](std::int64_t r, int thread) {
       float* y = normed_ + thread * stride_of(widest(d));
-      const float* gate = wide_ + r * mlp_stride;
+      const float* gate = wide_ + r * wide_stride;
       kernels_.swiglu(gate, gate + d.ffn, d.ffn, y);
       if (!kernels_.quantize(y, d.ffn, activated, r)) fail();
     });

@@ -28,12 +28,17 @@ struct PackedMatrix {
   std::int16_t* sums = nullptr;     // [panels][groups][16] sum of the integers; only where KernelTable::needs_sums
 };
 
-// Activation rows rounded to integers: row r starts at q + r * stride (bytes), its scales at scales + r * groups.
+// Activation rows rounded to integers: row r starts at q + r * stride (bytes), its scales at scales + r * scale_stride.
 struct QuantizedRows {
   std::uint8_t* q = nullptr;
   std::int64_t stride = 0;
   float* scales = nullptr;
+  std::int64_t scale_stride = 0;
   std::int64_t groups = 0;
+
+  QuantizedRows from(std::int64_t row) const {
+    return {q + row * stride, stride, scales + row * scale_stride, scale_stride, groups};
+  }
 };
 
 inline constexpr int kHeadDimMax = 256;

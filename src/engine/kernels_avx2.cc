@@ -130,7 +130,7 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
     const std::int64_t begin = g * kActivationGroup;
     const std::int64_t count = n - begin < kActivationGroup ? n - begin : kActivationGroup;
     float inverse;
-    if (!group_factors(largest_bits(x + begin, count), limit, &inverse, out.scales + row * out.groups + g))
+    if (!group_factors(largest_bits(x + begin, count), limit, &inverse, out.scales + row * out.scale_stride + g))
       return false;
     const __m256 factor = _mm256_set1_ps(inverse);
     for (std::int64_t i = 0; i < kActivationGroup; i += 16) {
@@ -223,10 +223,10 @@ void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
         const PanelPart part{w.q + at * kActivationGroup * kLanes, w.scales + at * kLanes, end - begin, begin == 0,
                              end == w.groups};
         const std::uint8_t* a = x.q + row_begin * x.stride + begin * kActivationGroup * 2;
-        const float* a_scales = x.scales + row_begin * x.groups + begin;
+        const float* a_scales = x.scales + row_begin * x.scale_stride + begin;
         std::int64_t r = 0;
         const auto tile = [&]<int kRows>() {
-          matmul_tile<kRows>(part, a + r * x.stride, x.stride, a_scales + r * x.groups, x.groups, waiting + r * kLanes,
+          matmul_tile<kRows>(part, a + r * x.stride, x.stride, a_scales + r * x.scale_stride, x.scale_stride, waiting + r * kLanes,
                              y + r * stride, stride, accumulate);
           r += kRows;
         };

@@ -109,7 +109,7 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
     const std::int64_t begin = g * kActivationGroup;
     const std::int64_t count = n - begin < kActivationGroup ? n - begin : kActivationGroup;
     float inverse;
-    if (!group_factors(largest_bits(x + begin, count), kOneByteLimit, &inverse, out.scales + row * out.groups + g)) {
+    if (!group_factors(largest_bits(x + begin, count), kOneByteLimit, &inverse, out.scales + row * out.scale_stride + g)) {
       return false;
     }
     for (std::int64_t i = 0; i < kActivationGroup; i += 16) {
@@ -155,7 +155,7 @@ inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const Quantiz
   const std::int8_t* q = w.q + panel * groups * kActivationGroup * kLanes;
   const std::int64_t panel_bytes = groups * kActivationGroup * kLanes;
   const std::uint8_t* a = x.q + row * x.stride;
-  const float* a_scales = x.scales + row * groups;
+  const float* a_scales = x.scales + row * x.scale_stride;
   // A row of the head's output is far from the next one: no line of it is in a cache when it is stored.
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPanels; ++p) __builtin_prefetch(out + (row + r) * stride + (panel + p) * kLanes, 1, 3);
@@ -196,7 +196,7 @@ inline void matmul_tile(const PackedMatrix& w, std::int64_t panel, const Quantiz
       const F16 scale = load_bf16(w.scales + ((panel + p) * groups + g) * kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const F16 both = mul(set1(a_scales[r * groups + g]), scale);
+        const F16 both = mul(set1(a_scales[r * x.scale_stride + g]), scale);
         store(sums[r][p], fma(to_float({dots[r][p]}), both, load(sums[r][p])));
       }
     }

@@ -91,7 +91,7 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
     const float amax = std::bit_cast<float>(bits);
     const bool zero = amax < kSmallestAmax;
     const float inverse = zero ? 0.0f : limit / amax;
-    out.scales[row * out.groups + g] = zero ? 0.0f : amax / limit;
+    out.scales[row * out.scale_stride + g] = zero ? 0.0f : amax / limit;
     for (std::int64_t i = 0; i < kActivationGroup; ++i) {
       q[begin + i] = i < count ? static_cast<std::int16_t>(round_to_integer(x[begin + i] * inverse)) : std::int16_t{0};
     }
@@ -116,7 +116,7 @@ void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
         }
         const std::uint16_t* scales = w.scales + (panel * w.groups + g) * kLanes;
         for (std::int64_t j = 0; j < kLanes; ++j) {
-          acc[j] = std::fma(static_cast<float>(dots[j]), x.scales[r * x.groups + g] * bf16(scales[j]), acc[j]);
+          acc[j] = std::fma(static_cast<float>(dots[j]), x.scales[r * x.scale_stride + g] * bf16(scales[j]), acc[j]);
         }
       }
       float* y = out + r * stride + panel * kLanes;

@@ -205,9 +205,12 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
           const auto run = [&](const KernelTable& table, const PackedMatrix& w, bool add) {
             std::vector<std::uint8_t> q(
                 static_cast<std::size_t>(rows * groups * kActivationGroup * table.activation_bytes) + 64);
-            std::vector<float> scales(static_cast<std::size_t>(rows * groups));
-            const QuantizedRows quantized{q.data(), groups * kActivationGroup * table.activation_bytes, scales.data(),
-                                          groups};
+            std::vector<float> scales(static_cast<std::size_t>(rows * (groups + 3)));
+            const QuantizedRows quantized{.q = q.data(),
+                                          .stride = groups * kActivationGroup * table.activation_bytes,
+                                          .scales = scales.data(),
+                                          .scale_stride = groups + 3,
+                                          .groups = groups};
             for (std::int64_t r = 0; r < rows; ++r)
               EXPECT_TRUE(table.quantize(x.data() + r * cols, cols, quantized, r));
             std::vector<float> out(static_cast<std::size_t>(rows * w.panels * kLanes), 0.5f);
@@ -235,7 +238,7 @@ TEST(Kernels, AProductEqualsTheSumOfTheRoundedFactors) {
   const auto x = random_values(3, 64);
   std::vector<std::uint8_t> q(128);
   float scale = 0;
-  const QuantizedRows quantized{q.data(), 128, &scale, 1};
+  const QuantizedRows quantized{q.data(), 128, &scale, 1, 1};
   ASSERT_TRUE(kernels.quantize(x.data(), 64, quantized, 0));
   std::vector<float> out(112);
   kernels.matmul(packed.head(), 0, 7, quantized, 1, out.data(), 112, false);
@@ -270,7 +273,7 @@ TEST(Kernels, ProductsOfTheLargestIntegersAreExact) {
       const std::int64_t stride = static_cast<std::int64_t>(kCols) * kernels.activation_bytes;
       std::vector<std::uint8_t> q(static_cast<std::size_t>(5 * stride));
       std::vector<float> scales(5 * 2);
-      const QuantizedRows quantized{q.data(), stride, scales.data(), 2};
+      const QuantizedRows quantized{q.data(), stride, scales.data(), 2, 2};
       for (std::int64_t r = 0; r < 5; ++r)
         EXPECT_TRUE(kernels.quantize(&x[static_cast<std::size_t>(r) * kCols], kCols, quantized, r));
       const std::int64_t width = packed.head().panels * kLanes;
@@ -291,7 +294,7 @@ TEST(Kernels, QuantisingFindsNanAndInfinityAndKeepsTinyGroupsAtZero) {
       SCOPED_TRACE(name);
       std::vector<std::uint8_t> q(512);
       std::vector<float> scales(3);
-      const QuantizedRows out{q.data(), 192 * kernels.activation_bytes, scales.data(), 3};
+      const QuantizedRows out{q.data(), 192 * kernels.activation_bytes, scales.data(), 3, 3};
       std::vector<float> x(144, 0.25f);
       EXPECT_TRUE(kernels.quantize(x.data(), 144, out, 0));
       for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),

@@ -30,7 +30,7 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
     const std::int64_t count = n - begin < kActivationGroup ? n - begin : kActivationGroup;
     float inverse;
     if (!group_factors(largest_bits(x + begin, count), sizeof(Activation) == 1 ? kOneByteLimit : kTwoByteLimit,
-                       &inverse, out.scales + row * out.groups + g)) {
+                       &inverse, out.scales + row * out.scale_stride + g)) {
       return false;
     }
     for (std::int64_t i = 0; i < kActivationGroup; i += 16) {
@@ -48,7 +48,7 @@ void matmul_tile(const PackedMatrix& w, std::int64_t panel, const QuantizedRows&
   const std::int8_t* q = w.q + panel * w.groups * kActivationGroup * kLanes;
   const std::uint16_t* scales = w.scales + panel * w.groups * kLanes;
   const std::uint8_t* a = x.q + row * x.stride;
-  const float* a_scales = x.scales + row * x.groups;
+  const float* a_scales = x.scales + row * x.scale_stride;
   alignas(64) float sums[kRows][kLanes] = {};
   for (std::int64_t g = 0; g < w.groups; ++g) {
     I16 dots[kRows];
@@ -56,7 +56,7 @@ void matmul_tile(const PackedMatrix& w, std::int64_t panel, const QuantizedRows&
     Dot::template group<kRows>(q, a, x.stride, dots);
     const F16 scale = load_bf16(scales);
     for (int r = 0; r < kRows; ++r) {
-      const F16 both = mul(set1(a_scales[r * x.groups + g]), scale);
+      const F16 both = mul(set1(a_scales[r * x.scale_stride + g]), scale);
       store(sums[r], fma(to_float(dots[r]), both, load(sums[r])));
     }
     q += kActivationGroup * kLanes;
