@@ -92,14 +92,16 @@ class Table:
     def add(self, name: str, against: str, ours, other, goal: float | None = None, share: str | None = None,
             share_goal: float | None = None, quiet=None) -> None:
         """`share`: which share of a limit `ours` states; `quiet`: says after a round whether it counts."""
-        samples = {"ours": [], "other": [], "share": [], "counts": []}
+        samples = {"ours": [], "other": [], "share": [], "handoff_ns": [], "counts": []}
         for number in range(self.rounds):
             mine = ours()
             samples["ours"].append(mine["value"])
             samples["share"].append(mine[share] if share else None)
+            samples["handoff_ns"].append(mine["handoff_ns"])
             samples["other"].append(other() if other else None)
             samples["counts"].append(quiet() if quiet else True)
             print(f"{name}, round {number + 1}/{self.rounds}: {mine['value']:.1f}" + (f" beside {samples['other'][-1]:.1f}" if other else "") +
+                  f", threads {mine['handoff_ns']:.0f} ns apart" +
                   ("" if samples["counts"][-1] else ", not quiet"), file=sys.stderr)
         counting = [i for i in range(self.rounds) if samples["counts"][i]]
         ratio = statistics.median(samples["ours"][i] / samples["other"][i] for i in counting) if other and counting else None

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -38,6 +40,27 @@ double speed(const PeakLoop& loop, ThreadPool& pool) {
     speeds.push_back(operations / run(rounds));
   }
   return median(speeds);
+}
+
+// A number that two threads count up in turns, at best: another process between them says nothing of where they are.
+double handoff_seconds() {
+  constexpr int kHandoffs = 10'000;
+  constexpr int kPatience = 10'000;  // looks before the processor is offered to the other thread, which may lack one
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 2 * kRuns; ++i) {
+    alignas(64) std::atomic<int> number{0};
+    const auto count = [&number](int parity) {
+      for (int mine = parity; mine < kHandoffs; mine += 2) {
+        for (int looks = 0; number.load(std::memory_order_acquire) != mine; ++looks) {
+          if (looks == kPatience) std::this_thread::yield(), looks = 0;
+        }
+        number.store(mine + 1, std::memory_order_release);
+      }
+    };
+    std::jthread other([&] { count(1); });
+    best = std::min(best, seconds_of([&] { count(0); }) / kHandoffs);
+  }
+  return best;
 }
 
 }  // namespace
@@ -76,6 +99,7 @@ Result<MachineLimits> measure_limits(int threads, Isa isa) {
     speeds.push_back(static_cast<double>(part * threads) / seconds / 1e9);
   }
   limits.read_bytes = median(speeds);
+  if (threads > 1) limits.handoff_seconds = handoff_seconds();
   return limits;
 }
 

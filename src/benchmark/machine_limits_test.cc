@@ -30,6 +30,11 @@ TEST(MachineLimits, AreFoundForEveryInstructionSet) {
   }
 }
 
+TEST(MachineLimits, SayHowFarApartTwoThreadsAreAndNothingOfOne) {
+  EXPECT_EQ(measure_limits(1, Isa::kScalar).value().handoff_seconds, 0);
+  EXPECT_GT(measure_limits(2, Isa::kScalar).value().handoff_seconds, 0);
+}
+
 TEST(MachineLimits, RefusesNoThreads) {
   EXPECT_EQ(measure_limits(0, Isa::kAuto).status().code(), StatusCode::kInvalidArgument);
 }

@@ -74,9 +74,10 @@ class Report {
     add("int8 dot products", limits.int8_operations, "Gop/s");
     add("fp32 multiply-adds", limits.fp32_operations, "Gop/s");
     add("reading memory", limits.read_bytes, "GB/s");
+    if (limits.threads > 1) add("from one thread to another", 1e9 * limits.handoff_seconds, "ns");
   }
 
-  void speeds(const std::string& figure, const std::vector<Speed>& speeds) {
+  void speeds(const std::string& figure, const std::vector<Speed>& speeds, const MachineLimits& limits) {
     std::vector<double> samples, shares, int8_shares;
     for (const Speed& speed : speeds) {
       samples.push_back(speed.tokens_per_second);
@@ -86,7 +87,7 @@ class Report {
     const double share = median(shares), int8_share = median(int8_shares);
     line(figure, median(samples), "tokens/s", samples,
          fmt::format("{:.0f} % of the roofline, {:.0f} % of the int8 peak", 100 * share, 100 * int8_share),
-         {{"roofline_share", share}, {"int8_share", int8_share}});
+         {{"roofline_share", share}, {"int8_share", int8_share}, {"handoff_ns", 1e9 * limits.handoff_seconds}});
   }
 
   Status write() const {
@@ -162,7 +163,7 @@ Status bench_engine(const BenchOptions& options, const std::vector<Figure>& figu
       progress.finish();
       report.speeds(fmt::format("{}, {}, {} threads, {}{}", options.model, figure.name, threads, isa_name(limits.isa),
                                 options.two_bytes ? ", two bytes" : ""),
-                    speeds);
+                    speeds, limits);
     }
   }
   return report.write();
@@ -232,7 +233,7 @@ void add_bench_command(CLI::App& app, Action& action) {
       "  flotilla bench decode --sequences 1,32 --threads 2\n"
       "  flotilla bench rollout --model qwen2.5-0.5b --json rollout.json");
   auto options = std::make_shared<BenchOptions>();
-  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds and reading memory", options,
+  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds, reading memory and handing on", options,
       bench_limits);
   CLI::App* prefill = add(*bench, action, "prefill", "One prompt", options, bench_prefill);
   add_engine_options(prefill, *options);
