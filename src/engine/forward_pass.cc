@@ -130,8 +130,8 @@ void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out,
     const std::int64_t piece = (index + part * pieces / parts) % pieces;
     const std::int64_t begin = part * tiles / parts * kTile;
     const std::int64_t end = std::min((part + 1) * tiles / parts * kTile, rows);
-    kernels_.matmul(w, piece * pairs / pieces * 2, std::min((piece + 1) * pairs / pieces * 2, w.panels),
-                    x.from(begin), end - begin, out + begin * stride, stride, add);
+    kernels_.matmul(w, piece * pairs / pieces * 2, std::min((piece + 1) * pairs / pieces * 2, w.panels), x.from(begin),
+                    end - begin, out + begin * stride, stride, add);
   });
 }
 

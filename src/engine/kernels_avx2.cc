@@ -226,8 +226,8 @@ void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
         const float* a_scales = x.scales + row_begin * x.scale_stride + begin;
         std::int64_t r = 0;
         const auto tile = [&]<int kRows>() {
-          matmul_tile<kRows>(part, a + r * x.stride, x.stride, a_scales + r * x.scale_stride, x.scale_stride, waiting + r * kLanes,
-                             y + r * stride, stride, accumulate);
+          matmul_tile<kRows>(part, a + r * x.stride, x.stride, a_scales + r * x.scale_stride, x.scale_stride,
+                             waiting + r * kLanes, y + r * stride, stride, accumulate);
           r += kRows;
         };
         while (row_count - r >= kTileRows) tile.template operator()<kTileRows>();

@@ -109,7 +109,8 @@ bool quantize(const float* x, std::int64_t n, const QuantizedRows& out, std::int
     const std::int64_t begin = g * kActivationGroup;
     const std::int64_t count = n - begin < kActivationGroup ? n - begin : kActivationGroup;
     float inverse;
-    if (!group_factors(largest_bits(x + begin, count), kOneByteLimit, &inverse, out.scales + row * out.scale_stride + g)) {
+    if (!group_factors(largest_bits(x + begin, count), kOneByteLimit, &inverse,
+                       out.scales + row * out.scale_stride + g)) {
       return false;
     }
     for (std::int64_t i = 0; i < kActivationGroup; i += 16) {

@@ -29,7 +29,7 @@ using std::chrono::nanoseconds;
 
 double seconds_of(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
-constexpr std::int64_t kMostSequences = 128;      // of a sweep whose size is not given: more only take longer
+constexpr std::int64_t kMostSequences = 128;  // of a sweep whose size is not given: more only take longer
 
 // Requests a stop of its own when `grace` has passed since `stop` was requested.
 class GracePeriod {
