@@ -13,7 +13,9 @@ target_include_directories(flotilla_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 # fused operation only where one is written.
 target_compile_options(flotilla_options INTERFACE -Wall -Wextra -Werror -ffp-contract=off)
 target_compile_definitions(flotilla_options INTERFACE FLOTILLA_VERSION="${PROJECT_VERSION}")
-if(FLOTILLA_SANITIZE)
+# For generator expressions, which the comma of "address,undefined" would take apart.
+string(COMPARE NOTEQUAL "${FLOTILLA_SANITIZE}" "" FLOTILLA_SANITIZED)
+if(FLOTILLA_SANITIZED)
   target_compile_options(flotilla_options INTERFACE -fsanitize=${FLOTILLA_SANITIZE} -fno-omit-frame-pointer
                                                     -fno-sanitize-recover=all)
   target_link_options(flotilla_options INTERFACE -fsanitize=${FLOTILLA_SANITIZE})
