@@ -92,7 +92,7 @@ Status talk(Conversation& conversation, std::int32_t max_tokens) {
     } else if (line->starts_with('/')) {
       fmt::print("[{} is no command; there are /reset and /exit (or Ctrl-D)]\n", *line);
     } else if (!line->empty()) {
-      const Status status = answer(conversation, *line, max_tokens);
+      Status status = answer(conversation, *line, max_tokens);
       if (status.code() == StatusCode::kResourceExhausted) {
         fmt::print(stderr, "[{}; /reset forgets what was said]\n", status.message());
       } else if (!status.ok()) {
