@@ -122,8 +122,6 @@ class Fleet {
     };
     set("threads", std::to_string(worker.threads));
     set("sweep_groups", std::to_string(worker.sweep_groups));
-    set("swap", std::string(enum_name(worker.swap)));
-    set("kv", std::string(enum_name(worker.kv)));
     set("refill", worker.refill ? "true" : "false");
     set("politeness", std::string(enum_name(worker.politeness)));
     set("memory_limit_mib", std::to_string(worker.memory_limit_mib));

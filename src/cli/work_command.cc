@@ -78,8 +78,6 @@ Status work(const WorkOptions& options) {
   worker.state_folder = user_state_folder() / "workers" / hub_folder_name(address.hub);
   worker.threads = config.worker.threads;
   worker.sweep_groups = config.worker.sweep_groups;
-  worker.swap_now = config.worker.swap == WeightSwap::kNow;
-  worker.kv = config.worker.kv == OldKv::kKeep ? KvAfterSwap::kKeep : KvAfterSwap::kRecompute;
   worker.refill = config.worker.refill;
   worker.politeness = config.worker.politeness;
   auto reader = std::make_shared<MachineUseReader>();

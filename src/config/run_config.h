@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "config/config.h"
+#include "config/weight_swap.h"
 
 // The settings of a run. Each field is declared once, in its struct's visit(): that line gives its name, unit, range
 // and help to the parser, the printer, the command line and docs/configuration.md. To add one, write the member with
@@ -25,14 +26,6 @@ inline constexpr std::array<std::string_view, 2> enum_names<ForwardPass> = {"mas
 enum class TruncatedEpisodes { kKeep, kMask };
 template <>
 inline constexpr std::array<std::string_view, 2> enum_names<TruncatedEpisodes> = {"keep", "mask"};
-
-enum class WeightSwap { kDrain, kNow };
-template <>
-inline constexpr std::array<std::string_view, 2> enum_names<WeightSwap> = {"drain", "now"};
-
-enum class OldKv { kRecompute, kKeep };
-template <>
-inline constexpr std::array<std::string_view, 2> enum_names<OldKv> = {"recompute", "keep"};
 
 // How a worker treats the other programs of its machine.
 enum class Politeness { kPolite, kNormal, kGreedy };
@@ -79,6 +72,7 @@ struct RolloutSection {
   float temperature = 1.0f;
   std::int32_t top_k = 0;
   float top_p = 1.0f;
+  WeightSwap swap = WeightSwap::kDrain;
 
   template <class V>
   void visit(V& v) {
@@ -86,6 +80,9 @@ struct RolloutSection {
     v(temperature, "temperature", "", between(0, 10), "Sampling temperature; 0 takes the most likely token");
     v(top_k, "top_k", "tokens", at_least(0), "Sample among the most likely tokens only; 0: all");
     v(top_p, "top_p", "", above(0, 1), "Sample among the most likely tokens of this total probability");
+    v(swap, "swap",
+      "When a new version's weights are taken: after the groups under way (drain), or under their episodes, whose keys "
+      "and values are then computed again (recompute) or kept (keep)");
   }
 };
 
@@ -205,8 +202,6 @@ struct WorkerSection {
   std::string operator_id;
   std::int32_t threads = 1;
   std::int32_t sweep_groups = 0;
-  WeightSwap swap = WeightSwap::kDrain;
-  OldKv kv = OldKv::kRecompute;
   bool refill = false;
   Politeness politeness = Politeness::kPolite;
   std::int64_t memory_limit_mib = 0;
@@ -219,12 +214,9 @@ struct WorkerSection {
     v(threads, "threads", "", between(1, 1024), "Threads of the engine");
     v(sweep_groups, "sweep_groups", "groups", between(0, 256),
       "Groups that are decoded together; 0: the worker finds out how many finish most episodes an hour");
-    v(swap, "swap", "When a new version's weights are taken: after the sweep, or under its running episodes");
-    v(kv, "kv", "With swap = \"now\": whether the keys and values of running episodes are computed again or kept");
     v(refill, "refill",
-      "Add groups to a sweep in the places of episodes that have ended (needs sweep_groups); with swap = \"drain\" "
-      "until "
-      "a new version is out, and what began before ends with the older weights");
+      "Add groups to a sweep in the places of episodes that have ended (needs sweep_groups); with rollout.swap = "
+      "\"drain\" until a new version is out, and what began before ends with the older weights");
     v(politeness, "politeness",
       "What it leaves to other programs. polite: idle priority, and a tenth of the time while others use the machine; "
       "normal: low priority, and half the time while the cores do not suffice; greedy: neither. Under memory pressure "

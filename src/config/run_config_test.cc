@@ -228,10 +228,8 @@ TEST(WorkConfig, takes_the_worker_section_only) {
 
 TEST(WorkConfig, refills_sweeps_of_a_given_number_only) {
   WorkConfig config;
-  const std::vector<std::string> arguments = {"--worker.refill", "true", "--worker.swap", "now", "--worker.kv", "keep"};
+  const std::vector<std::string> arguments = {"--worker.refill", "true"};
   ASSERT_TRUE(override_config(config, arguments).ok());
-  EXPECT_EQ(config.worker.swap, WeightSwap::kNow);
-  EXPECT_EQ(config.worker.kv, OldKv::kKeep);
   EXPECT_EQ(resolve_config(config).message(),
             "worker.refill: expected a number of groups in worker.sweep_groups, which is 0");
   const std::vector<std::string> groups = {"--worker.sweep_groups", "4"};

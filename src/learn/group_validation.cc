@@ -99,6 +99,7 @@ Status validate_group(const Group& group, const GroupExpectations& expected, con
     return invalid_argument(
         fmt::format("{} episodes, a group has {}", group.episodes.size(), expected.run->group_size));
   }
+  FLOTILLA_RETURN_IF_ERROR(check_swap(group, expected.run->swap));
   FLOTILLA_RETURN_IF_ERROR(check_prompt(group, expected));
   for (std::size_t i = 0; i < group.episodes.size(); ++i) {
     FLOTILLA_RETURN_IF_ERROR(check_episode(group.episodes[i], expected).with_context(fmt::format("episode {}", i)));

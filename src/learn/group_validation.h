@@ -24,9 +24,9 @@ struct GroupExpectations {
 using StateOfVersion = std::function<Result<Sha256Digest>(Version)>;
 
 // What the learner asks of a group before it trains on it, beyond check_group(): it is of this run, seed, tokenizer,
-// environment and corpus; sampled as the run says; its task is the one assigned to its worker and counter, its prompt
-// that task's; ids lie in the vocabulary, lengths within the limits; every version was published, with that state.
-// invalid_argument says what is wrong; another code means that `state_of` could not answer.
+// environment and corpus; sampled, and its weights changed, as the run says; its task is the one assigned to its worker
+// and counter, its prompt that task's; ids lie in the vocabulary, lengths within the limits; every version was
+// published, with that state. invalid_argument says what is wrong; another code means that `state_of` could not answer.
 Status validate_group(const Group& group, const GroupExpectations& expected, const StateOfVersion& state_of);
 
 }  // namespace flotilla

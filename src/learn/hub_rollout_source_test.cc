@@ -195,7 +195,13 @@ TEST_F(HubRolloutSourceTest, ValidationNamesWhatIsWrong) {
             }).find("model tokens"),
             std::string::npos);
   EXPECT_NE(changed([](Group& g) { g.episodes[0].tokens.resize(129); }).find("context"), std::string::npos);
-  EXPECT_NE(changed([](Group& g) { g.episodes[0].spans[0].version = Version(9); }).find("was not published"),
+  EXPECT_NE(changed([](Group& g) {
+              for (Episode& episode : g.episodes) episode.spans[0].version = Version(9);
+            }).find("was not published"),
+            std::string::npos);
+  EXPECT_NE(changed([](Group& g) {
+              for (VersionSpan& span : g.episodes[1].spans) span.version = Version(1);
+            }).find("a group of this run is of one version"),
             std::string::npos);
   EXPECT_NE(changed([](Group& g) { g.episodes[0].spans[0].state = sha256("x"); }).find("state of version"),
             std::string::npos);

@@ -8,6 +8,7 @@
 #include "base/hashing.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "config/weight_swap.h"
 #include "engine/engine.h"
 #include "env/environment.h"
 
@@ -93,6 +94,9 @@ std::string_view span_context_name(SpanContext context);  // "new", "kept"
 // agree, sources, turns and spans that tell the same story, finite numbers, one prompt, the id that follows from the
 // assignment. data_loss names the episode and the field, observed against expected.
 Status check_group(const Group& group);
+
+// Whether versions changed within the group as the run has it: an honest worker's group never fails. invalid_argument.
+Status check_swap(const Group& group, WeightSwap swap);
 
 // Hex of the first 16 bytes of SHA-256 over run, split, task, attempt, worker and counter: fixed by the assignment, so
 // that nobody can draw again for a luckier one.

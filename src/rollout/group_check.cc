@@ -184,4 +184,21 @@ Status check_group(const Group& group) {
   return ok_status();
 }
 
+Status check_swap(const Group& group, WeightSwap swap) {
+  const Version first = group.episodes.front().spans.front().version;
+  for (std::size_t i = 0; i < group.episodes.size(); ++i) {
+    for (const VersionSpan& span : group.episodes[i].spans) {
+      if (swap == WeightSwap::kDrain && span.version != first) {
+        return invalid_argument(fmt::format("episode {}: version {} after {}, a group of this run is of one version", i,
+                                            span.version.value(), first.value()));
+      }
+      if (swap != WeightSwap::kKeep && span.context == SpanContext::kKept) {
+        return invalid_argument(
+            fmt::format("episode {}, position {}: kept keys and values, this run computes them again", i, span.begin));
+      }
+    }
+  }
+  return ok_status();
+}
+
 }  // namespace flotilla

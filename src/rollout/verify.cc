@@ -123,6 +123,7 @@ std::vector<Result<VerifyReport>> GroupVerifier::verify(std::span<const Group> g
 Status GroupVerifier::check_without_weights(const Group& group) const {
   if (const Status whole = check_group(group); !whole.ok()) return invalid_argument(whole.message());
   FLOTILLA_RETURN_IF_ERROR(check_unit(group));
+  FLOTILLA_RETURN_IF_ERROR(check_swap(group, assets_.spec.swap));
   FLOTILLA_ASSIGN_OR_RETURN(const Task task, check_task(group));
   return replay_rules(group, task);
 }

@@ -104,7 +104,7 @@ class HonestRun {
   }
   Task task(const Group& group) const { return assets_.environment->task(Split::kTrain, group.identity.task).value(); }
 
-  ToyRun run_;
+  ToyRun run_{[](RunSpec& spec) { spec.swap = WeightSwap::kKeep; }};
   std::unique_ptr<Subscriber> subscriber_;
   RunAssets assets_;
   std::unique_ptr<Engine> engine_;
@@ -335,6 +335,26 @@ TEST(Verify, GoesGroupByGroupThroughASmallPool) {
   EXPECT_EQ(engine.usage().blocks_used, 0);
 }
 
+// Its worker could try moment after moment for the samples that it likes.
+TEST(Verify, RefusesVersionsThatChangeOtherwiseThanTheRunHasIt) {
+  const auto refusal = [](WeightSwap swap, const Group& group) {
+    const RunAssets assets = ToyRun([&](RunSpec& spec) { spec.swap = swap; }).assets().value();
+    const auto engine = toy_engine(64);
+    GroupVerifier verifier(assets, *engine, [](Version version) { return honest().state(version.value()); });
+    const Status status = verifier.verify(group).status();
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kInvalidArgument) << status.to_string();
+    return std::string(status.message());
+  };
+  EXPECT_NE(refusal(WeightSwap::kDrain, honest_group()).find("a group of this run is of one version"),
+            std::string::npos);
+  EXPECT_EQ(refusal(WeightSwap::kRecompute, honest_group()), "");
+  Group kept = honest_group();
+  for (Episode& episode : kept.episodes) {
+    if (episode.spans.size() == 2) episode.spans[1].context = SpanContext::kKept;
+  }
+  EXPECT_NE(refusal(WeightSwap::kRecompute, kept).find("this run computes them again"), std::string::npos);
+}
+
 TEST(Verify, CannotTellAboutAnApproximateBackend) {
   Group group = honest_group();
   group.identity.arithmetic = kApproximate;
@@ -355,8 +375,7 @@ TEST(Verify, TrustsNoErrorOfTheWeightsAsARefusal) {
   const auto assets = ToyRun().assets().value();
   const auto engine = toy_engine(64);
   GroupVerifier verifier(assets, *engine, [](Version) -> Result<PulledVersion> { return invalid_argument("odd"); });
-  Group group = honest_group();
-  EXPECT_EQ(verifier.verify(group).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(verifier.verify(honest().plain()).status().code(), StatusCode::kInternal);
 }
 
 }  // namespace

@@ -183,6 +183,11 @@ class Worker {
     return assets_.environment->task(Split::kTrain, assigned_task(assets_.spec.seed, id_, counter, tasks));
   }
 
+  bool swaps_within_sweeps() const { return assets_.spec.swap != WeightSwap::kDrain; }
+  KvAfterSwap kv_after_swap() const {
+    return assets_.spec.swap == WeightSwap::kKeep ? KvAfterSwap::kKeep : KvAfterSwap::kRecompute;
+  }
+
   Status swap_in_newest() {
     const nanoseconds begin = clock_.monotonic();
     FLOTILLA_ASSIGN_OR_RETURN(const PulledVersion pulled,
@@ -230,7 +235,7 @@ class Worker {
                                  .sampling = sampling(),
                                  .version = version_->version,
                                  .state = version_->state_digest,
-                                 .kv = options_.kv,
+                                 .kv = kv_after_swap(),
                                  .rows_per_call = options_.rows_per_call};
     tell("working");
     const nanoseconds begin = clock_.monotonic();
@@ -250,15 +255,15 @@ class Worker {
     std::optional<VersionWatch> watch;
     std::optional<VersionWatch::Fetched> taken;
     nanoseconds taken_at{0};
-    if (options_.swap_now || options_.refill) {
+    if (swaps_within_sweeps() || options_.refill) {
       watch.emplace(*subscriber_, version_->version,
-                    VersionWatch::Options{.fetch = options_.swap_now,
+                    VersionWatch::Options{.fetch = swaps_within_sweeps(),
                                           .poll = options_.poll,
                                           .retry = options_.retry,
                                           .seed = xxh3_64(as_bytes(id_.value()), 2)},
                     events_, clock_);
     }
-    if (options_.swap_now) {
+    if (swaps_within_sweeps()) {
       hooks.newer = [&]() -> std::optional<PulledVersion> {
         taken = watch->take();
         if (!taken) return std::nullopt;
@@ -289,7 +294,7 @@ class Worker {
   bool wants_another(const std::optional<Head>& head) {
     if (!head || stop_.stop_requested() || limited_) return false;  // the next sweep is a smaller one
     // The sweep has to end for the new weights to be taken.
-    if (!options_.swap_now && head->version != version_->version) return false;
+    if (!swaps_within_sweeps() && head->version != version_->version) return false;
     const std::int64_t room = options_.upload_queue - uploader_->waiting();
     return wish_.take(*head, std::min<std::int64_t>(1, room), uploader_->uploaded(), clock_.monotonic()) > 0;
   }

@@ -34,8 +34,6 @@ struct WorkerOptions {
   Isa isa = Isa::kAuto;
   std::int32_t sweep_groups = 0;    // groups that are decoded together, at most; 0: OperatingPoint chooses
   std::int32_t rows_per_call = 64;  // SweepSettings
-  bool swap_now = false;            // a new version takes over within a sweep, not after it
-  KvAfterSwap kv = KvAfterSwap::kRecompute;
   bool refill = false;  // groups are added to a sweep in the places of episodes that have ended; needs sweep_groups
   std::int64_t memory_limit_bytes = 0;          // 0: what the machine has available
   Politeness politeness = Politeness::kPolite;  // Courtesy; the priority of this thread is the caller's to lower
@@ -62,10 +60,10 @@ struct WorkerReport {
 // end at any time: the counters of a group are spent before it starts, so that a worker which is killed costs its
 // groups in flight and nothing else.
 //
-// A new version is swapped in between sweeps; with `swap_now` between two forward calls of one, so that an episode may
-// be of several versions and is as stale as the oldest. A sweep with `refill` goes on while the learner wants groups;
-// without `swap_now` it takes none after a new version is out, ends with the older weights, and the next sweep has the
-// new ones.
+// A new version is swapped in between sweeps; unless the run drains them, between two forward calls of one, so that an
+// episode may be of several versions and is as stale as the oldest. A sweep with `refill` goes on while the learner
+// wants groups; in a run that drains it takes none after a new version is out, ends with the older weights, and the
+// next sweep has the new ones.
 //
 // What others do on the machine limits it as Courtesy says: it rests between forward calls, or goes on with fewer
 // groups and gives memory of the others back.
@@ -75,8 +73,8 @@ struct WorkerReport {
 // as `retry` says. Errors: those of open_run_assets() and plan_memory(), failed_precondition when the same worker is at
 // work in another process, data_loss when a version of the weights is bad, whatever the hub refuses for good.
 //
-// Runs on the calling thread, with one more for uploads, one that looks at the hub beside a sweep with `swap_now` or
-// `refill`, and `threads` of the engine. Emits the worker.* events.
+// Runs on the calling thread, with one more for uploads, one that looks at the hub beside a sweep with `refill` or
+// in a run that does not drain, and `threads` of the engine. Emits the worker.* events.
 Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
                                 std::stop_token stop, const Clock& clock = system_clock());
 

@@ -19,6 +19,8 @@ using std::chrono::milliseconds;
 
 class WorkerTest : public testing::Test {
  protected:
+  explicit WorkerTest(const std::function<void(RunSpec&)>& change = [](RunSpec&) {}) : run_(change) {}
+
   WorkerOptions options() {
     WorkerOptions options;
     options.layout = run_.layout;
@@ -171,10 +173,10 @@ class PublishedWithinASweep {
 };
 
 TEST_F(WorkerTest, TakesNewVersionsUnderRunningEpisodes) {
-  for (const KvAfterSwap kv : {KvAfterSwap::kRecompute, KvAfterSwap::kKeep}) {
-    PhiloxStream random(11, static_cast<std::uint64_t>(kv));
+  for (const WeightSwap swap : {WeightSwap::kRecompute, WeightSwap::kKeep}) {
+    PhiloxStream random(11, static_cast<std::uint64_t>(swap));
     for (int life = 0; life < 3; ++life) {
-      ToyRun run;
+      ToyRun run([&](RunSpec& spec) { spec.swap = swap; });
       WaitingSink sink;
       run.publish();
       run.want(8);
@@ -187,8 +189,6 @@ TEST_F(WorkerTest, TakesNewVersionsUnderRunningEpisodes) {
       options.state_folder = run.scratch.path() / "state";
       options.sweep_groups = 8;
       options.rows_per_call = 8;
-      options.swap_now = true;
-      options.kv = kv;
       options.open_environment = hub.opener();
       std::stop_source stop;
       auto result =
@@ -217,7 +217,7 @@ TEST_F(WorkerTest, TakesNewVersionsUnderRunningEpisodes) {
         EXPECT_TRUE(verified.ok()) << verified.status().to_string();
         for (const Episode& episode : group.episodes) {
           for (std::size_t i = 1; i < episode.spans.size(); ++i) {
-            later += episode.spans[i].context == (kv == KvAfterSwap::kKeep ? SpanContext::kKept : SpanContext::kNew);
+            later += episode.spans[i].context == (swap == WeightSwap::kKeep ? SpanContext::kKept : SpanContext::kNew);
           }
         }
       }
@@ -259,12 +259,16 @@ TEST_F(WorkerTest, EndsARefilledSweepForANewVersion) {
   }
 }
 
-TEST_F(WorkerTest, LeavesARefilledSweepWhenTheRunIsFinished) {
+class WorkerOfASwappingRunTest : public WorkerTest {
+ protected:
+  WorkerOfASwappingRunTest() : WorkerTest([](RunSpec& spec) { spec.swap = WeightSwap::kRecompute; }) {}
+};
+
+TEST_F(WorkerOfASwappingRunTest, LeavesARefilledSweepWhenTheRunIsFinished) {
   run_.publish();
   run_.want(100'000);
   WorkerOptions options = this->options();
   options.refill = true;
-  options.swap_now = true;
   Running worker = start(options);
   ASSERT_TRUE(sink_.wait_for("worker.upload", 4));
   run_.publish();

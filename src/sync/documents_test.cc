@@ -65,6 +65,7 @@ RunSpec a_spec() {
   spec.temperature = 0.7f;
   spec.top_p = 0.95f;
   spec.top_k = 40;
+  spec.swap = WeightSwap::kKeep;
   spec.learner_key = key();
   return spec;
 }
@@ -97,7 +98,8 @@ void expect_strict(const char* kind, const std::string& good, const std::functio
       EXPECT_TRUE(status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kFailedPrecondition)
           << what << " " << name << ": " << status.to_string();
     };
-    if (name != "anchor" && name != "delta") check("without", [&, &name = name](json& b) { b.erase(name); });
+    if (name != "anchor" && name != "delta" && name != "swap")
+      check("without", [&, &name = name](json& b) { b.erase(name); });
     check("null", [&, &name = name](json& b) { b[name] = nullptr; });
     check("list", [&, &name = name](json& b) { b[name] = json::array(); });
     if (!value.is_string()) check("text", [&, &name = name](json& b) { b[name] = "x"; });
@@ -185,6 +187,14 @@ TEST(RunSpec, IsReadAsWritten) {
   EXPECT_EQ(*spec, a_spec());
 }
 
+TEST(RunSpec, NamesNoSwapWhenAGroupIsOfOneVersion) {
+  RunSpec spec = a_spec();
+  spec.swap = WeightSwap::kDrain;
+  const std::string text = run_spec_to_json(spec, *test_key());
+  EXPECT_THAT(text, testing::Not(HasSubstr("swap")));
+  EXPECT_EQ(run_spec_from_json(text).value(), spec);
+}
+
 TEST(RunSpec, IsReadStrictly) {
   const auto read = [](const std::string& text) { return run_spec_from_json(text).status(); };
   const std::string good = run_spec_to_json(a_spec(), *test_key());
@@ -203,6 +213,8 @@ TEST(RunSpec, IsReadStrictly) {
                                                                              {"top_p", 0.0},
                                                                              {"top_p", 1.5},
                                                                              {"top_k", 1ull << 31},
+                                                                             {"swap", "drain"},
+                                                                             {"swap", "now"},
                                                                              {"run", "no-slash"},
                                                                              {"run", "a/b/c"},
                                                                              {"run", "../b"},

@@ -63,6 +63,13 @@ Result<RunSpec> parse(const nlohmann::json& body, const PublicKey& key) {
   spec.top_k = static_cast<std::int32_t>(whole("top_k", 0, std::numeric_limits<std::int32_t>::max()));
   spec.top_p = static_cast<float>(fields.real("top_p"));
   if (!(spec.top_p > 0 && spec.top_p <= 1)) fields.fail("top_p", "is not in (0, 1]");
+  if (fields.has("swap")) {
+    const auto name = std::ranges::find(enum_names<WeightSwap>, fields.text("swap", 16));
+    spec.swap = static_cast<WeightSwap>(name - enum_names<WeightSwap>.begin());
+    if (spec.swap == WeightSwap::kDrain || name == enum_names<WeightSwap>.end()) {
+      fields.fail("swap", "is not recompute or keep");
+    }
+  }
   spec.learner_key = key;
   fields.text("learner_key", 64);
   FLOTILLA_RETURN_IF_ERROR(fields.finish());
@@ -72,7 +79,7 @@ Result<RunSpec> parse(const nlohmann::json& body, const PublicKey& key) {
 }  // namespace
 
 std::string run_spec_to_json(const RunSpec& spec, const SigningKey& key) {
-  const nlohmann::json body = {
+  nlohmann::json body = {
       {"hub_format", spec.hub_format},
       {"arithmetic", spec.arithmetic},
       {"scale_group", spec.scale_group},
@@ -89,6 +96,7 @@ std::string run_spec_to_json(const RunSpec& spec, const SigningKey& key) {
       {"top_p", shortest_double(spec.top_p)},
       {"learner_key", hex(spec.learner_key)},
   };
+  if (spec.swap != WeightSwap::kDrain) body["swap"] = enum_name(spec.swap);
   return sign_json(kKind, body, key);
 }
 

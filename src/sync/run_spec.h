@@ -5,6 +5,7 @@
 
 #include "base/hashing.h"
 #include "base/status.h"
+#include "config/weight_swap.h"
 #include "store/object_store.h"
 #include "sync/hub_layout.h"
 #include "sync/signing.h"
@@ -32,6 +33,7 @@ struct RunSpec {
   float temperature = 1;            // >= 0, finite
   std::int32_t top_k = 0;           // >= 0
   float top_p = 1;                  // in (0, 1]
+  WeightSwap swap = WeightSwap::kDrain;
   PublicKey learner_key{};
 
   bool operator==(const RunSpec&) const = default;

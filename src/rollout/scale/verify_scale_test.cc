@@ -48,7 +48,12 @@ std::size_t any(PhiloxStream& random, const T& list) {
 // A run, its honest workers, and both replays.
 class Fleet {
  public:
-  Fleet() : run_([](RunSpec& spec) { spec.group_size = kGroupSize; }), assets_(run_.assets().value()) {}
+  Fleet()
+      : run_([](RunSpec& spec) {
+          spec.group_size = kGroupSize;
+          spec.swap = WeightSwap::kKeep;
+        }),
+        assets_(run_.assets().value()) {}
 
   const RunAssets& assets() const { return assets_; }
 
