@@ -15,11 +15,13 @@
 #include "base/thread_pool.h"
 #include "benchmark/engine_benchmark.h"
 #include "benchmark/machine_limits.h"
+#include "benchmark/swap_benchmark.h"
 #include "cli/bench_figures.h"
 #include "cli/bench_process.h"
 #include "cli/commands.h"
 #include "engine/random_model.h"
 #include "model/published_sizes.h"
+#include "sync/delta.h"
 #include "telemetry/progress_line.h"
 
 namespace flotilla {
@@ -88,6 +90,10 @@ class Report {
     line(figure, median(samples), "tokens/s", samples,
          fmt::format("{:.0f} % of the roofline, {:.0f} % of the int8 peak", 100 * share, 100 * int8_share),
          {{"roofline_share", share}, {"int8_share", int8_share}, {"handoff_ns", 1e9 * limits.handoff_seconds}});
+  }
+
+  void milliseconds(const std::string& figure, const std::vector<double>& samples, const std::string& remark = {}) {
+    line(figure, median(samples), "ms", samples, remark);
   }
 
   Status write() const {
@@ -199,9 +205,37 @@ Status bench_rollout(const BenchOptions& options) {
         [shape](Engine& engine, const MachineLimits& limits) { return measure_rollout(engine, limits, shape); }}});
 }
 
-CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* help,
+Status bench_swap(const BenchOptions& options) {
+  FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
+  ProgressLine progress(std::cerr, inspect_terminal(2));
+  progress.update("preparing " + options.model);
+  FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, model_of(options.model));
+  FLOTILLA_ASSIGN_OR_RETURN(const EncodedDelta delta,
+                            encode_delta(model.description, model.state, next_version(model.state)));
+  progress.finish();
+  Report report(options);
+  for (const int threads : thread_counts(options)) {
+    FLOTILLA_ASSIGN_OR_RETURN(const auto engine,
+                              Engine::create(model.description, {.threads = threads, .isa = isa, .kv_blocks = 1}));
+    std::vector<double> apply, load;
+    for (int i = 0; i <= options.repeat; ++i) {
+      FLOTILLA_ASSIGN_OR_RETURN(const SwapTime time, measure_swap(*engine, model.state, delta.bytes, threads));
+      if (i == 0) continue;  // the first touches memory
+      apply.push_back(1e3 * time.apply_seconds);
+      load.push_back(1e3 * time.load_seconds);
+    }
+    const std::string what = fmt::format("{} threads, {}", threads, isa_name(engine->isa()));
+    report.milliseconds(fmt::format("{}, apply and check a delta, {}", options.model, what), apply);
+    report.milliseconds(fmt::format("{}, load it on top of that, {}", options.model, what), load,
+                        "goal for smollm2-135m: at most 100 ms");
+  }
+  return report.write();
+}
+
+CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* help, const char* example,
               const std::shared_ptr<BenchOptions>& options, Status (*run)(const BenchOptions&)) {
   CLI::App* command = parent.add_subcommand(name, help);
+  command->footer(fmt::format("Example:\n  flotilla bench {} {}", name, example));
   command->add_option("--threads", options->threads, "Thread counts, with commas; default 1 and all cores")
       ->delimiter(',')
       ->check(CLI::Range(1, 256));
@@ -211,12 +245,16 @@ CLI::App* add(CLI::App& parent, Action& action, const char* name, const char* he
   return command;
 }
 
-void add_engine_options(CLI::App* command, BenchOptions& options) {
+void add_model_options(CLI::App* command, BenchOptions& options) {
   command->add_option("--model", options.model, "smollm2-135m or qwen2.5-0.5b (random weights), or a model file")
       ->capture_default_str();
   command->add_option("--repeat", options.repeat, "Measurements of each figure; the median is printed")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+}
+
+void add_engine_options(CLI::App* command, BenchOptions& options) {
+  add_model_options(command, options);
   command->add_flag("--two-byte", options.two_bytes,
                     "Activations of two bytes (half the speed of a machine's int8 peak)");
 }
@@ -233,16 +271,17 @@ void add_bench_command(CLI::App& app, Action& action) {
       "  flotilla bench decode --sequences 1,32 --threads 2\n"
       "  flotilla bench rollout --model qwen2.5-0.5b --json rollout.json");
   auto options = std::make_shared<BenchOptions>();
-  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds, reading memory and handing on", options,
-      bench_limits);
-  CLI::App* prefill = add(*bench, action, "prefill", "One prompt", options, bench_prefill);
+  add(*bench, action, "limits", "Peaks of int8 dot products, fp32 multiply-adds, reading memory and handing on",
+      "--threads 1,2", options, bench_limits);
+  CLI::App* prefill =
+      add(*bench, action, "prefill", "One prompt", "--tokens 128,512 --model qwen2.5-0.5b", options, bench_prefill);
   add_engine_options(prefill, *options);
   prefill->add_option("--tokens", options->tokens, "Prompt lengths, with commas")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   CLI::App* decode = add(*bench, action, "decode", "Sequences that decode together; groups of 8 share a prompt of 128",
-                         options, bench_decode);
+                         "--sequences 1,32 --threads 2", options, bench_decode);
   add_engine_options(decode, *options);
   decode->add_option("--sequences", options->sequences, "Batch sizes, with commas")
       ->delimiter(',')
@@ -251,8 +290,11 @@ void add_bench_command(CLI::App& app, Action& action) {
   decode->add_flag("--separate-prompts", options->separate_prompts, "No prompt is shared");
   CLI::App* rollout =
       add(*bench, action, "rollout", "8 prompts x 8 samples, prompt 128, 32 to 96 tokens each, prompts included",
-          options, bench_rollout);
+          "--json rollout.json", options, bench_rollout);
   add_engine_options(rollout, *options);
+  CLI::App* swap = add(*bench, action, "swap", "A new version under a running engine: applying its delta, loading it",
+                       "--threads 1,2", options, bench_swap);
+  add_model_options(swap, *options);
   add_bench_start(*bench, action);
   add_bench_memory(*bench, action);
 }
