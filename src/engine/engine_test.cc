@@ -269,6 +269,25 @@ TEST(Engine, ForksShareBlocksUntilOneWrites) {
   EXPECT_EQ(engine->usage().tokens_computed, 22);
 }
 
+TEST(Engine, LoadsTheSameWeightsWithAnyNumberOfThreads) {
+  const GridState other = random_model(sizes(), 22).value().state;
+  for (const Isa isa : supported_isas()) {
+    std::vector<float> expected;
+    for (const int threads : {1, 2, 3, 5, 16, 64}) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + ", " + std::to_string(threads) + " threads");
+      const EngineOptions options{.threads = threads, .isa = isa, .kv_blocks = 8};
+      const auto engine = Engine::create(model().description, options).value();
+      ASSERT_TRUE(engine->load(other).ok());
+      const auto before = engine->logprobs(tokens(33)).value();
+      ASSERT_TRUE(engine->load(model().state).ok());
+      const auto logprobs = engine->logprobs(tokens(33)).value();
+      if (expected.empty()) expected = logprobs;
+      EXPECT_EQ(logprobs, expected);
+      EXPECT_NE(logprobs, before);
+    }
+  }
+}
+
 TEST(Engine, ClosedHandlesAreGivenOutAgainAndOldKvIsNotSeen) {
   auto engine = make_engine(4);
   const auto expected = engine->logprobs(tokens(33)).value();

@@ -22,20 +22,47 @@ class HonestRun {
     return GroupVerifier(assets_, *engine_, [this](Version version) { return subscriber_->fetch(version); });
   }
 
-  Group plain() {
+  Group plain(std::size_t version = 0) {
     Group group = begin();
-    FLOTILLA_CHECK(engine_->load(*states_[0].state).ok());
+    FLOTILLA_CHECK(engine_->load(*states_[version].state).ok());
     const SweepItem item{task(group), sample_group(group.identity.group), assets_.spec.group_size};
     const SweepSettings settings{.seed = assets_.spec.seed,
                                  .sampling = group.identity.sampling,
-                                 .version = Version(0),
-                                 .state = states_[0].state_digest};
+                                 .version = Version(version),
+                                 .state = states_[version].state_digest};
     const auto keep = [&](FinishedGroup finished) {
       group.prompt_tokens = finished.prompt_tokens;
       group.episodes = std::move(finished.episodes);
       return ok_status();
     };
     FLOTILLA_CHECK(run_sweep(*engine_, assets_.rules, settings, {&item, 1}, {.on_group = keep}).ok());
+    return group;
+  }
+
+  // The weights change when the first episode has sampled a token, which it keeps; the others begin with version 1.
+  Group of_kept_and_new_contexts() {
+    Group group = begin();
+    FLOTILLA_CHECK(engine_->load(*states_[0].state).ok());
+    const SweepItem item{task(group), sample_group(group.identity.group), assets_.spec.group_size};
+    const SweepSettings settings{.seed = assets_.spec.seed,
+                                 .sampling = group.identity.sampling,
+                                 .version = Version(0),
+                                 .state = states_[0].state_digest,
+                                 .kv = KvAfterSwap::kKeep,
+                                 .rows_per_call = 1};
+    const auto prompt = episode_prompt(*assets_.tokenizer, item.task).value();
+    const std::int64_t change = engine_->usage().tokens_computed + std::ssize(prompt);
+    const SweepHooks hooks{.on_group =
+                               [&](FinishedGroup finished) {
+                                 group.prompt_tokens = finished.prompt_tokens;
+                                 group.episodes = std::move(finished.episodes);
+                                 return ok_status();
+                               },
+                           .newer = [&]() -> std::optional<PulledVersion> {
+                             if (engine_->usage().tokens_computed != change) return std::nullopt;
+                             return states_[1];
+                           }};
+    FLOTILLA_CHECK(run_sweep(*engine_, assets_.rules, settings, {&item, 1}, hooks).ok());
     return group;
   }
 
@@ -324,6 +351,26 @@ TEST(Verify, TriesGroupsAloneAfterACallThatFailed) {
   engine.before_forward = [](std::span<const Chunk>) { return data_loss("layer 3: NaN"); };
   for (const auto& result : verifier.verify(groups)) EXPECT_EQ(result.status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(engine.usage().sequences, 0);
+}
+
+// The call begins and ends with episodes of one group, with another's between: those whose context began with an older
+// version come first.
+TEST(Verify, TriesAGroupAgainWhoseEpisodesLieAroundThoseOfAnother) {
+  const Group around = honest().of_kept_and_new_contexts();
+  ASSERT_EQ(around.episodes.front().spans.size(), 2u);
+  ASSERT_EQ(around.episodes.front().spans[1].context, SpanContext::kKept);
+  ASSERT_EQ(around.episodes.back().spans.front().version, Version(1));
+  const std::vector<Group> groups = {honest().plain(1), around};
+  WatchedEngine engine(200);
+  int failed = 0;
+  engine.before_forward = [&](std::span<const Chunk> chunks) {
+    const bool of_both = chunks.size() > groups[1].episodes.size();
+    failed += of_both;
+    return of_both ? data_loss("layer 3: NaN") : ok_status();
+  };
+  GroupVerifier verifier(honest().assets(), engine, [](Version version) { return honest().state(version.value()); });
+  for (const auto& result : verifier.verify(groups)) EXPECT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(failed, 1);
 }
 
 TEST(Verify, GoesGroupByGroupThroughASmallPool) {

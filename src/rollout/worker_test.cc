@@ -37,6 +37,10 @@ class WorkerTest : public testing::Test {
 
   // A worker on a thread of its own.
   struct Running {
+    Running() = default;
+    Running(Running&&) = default;
+    ~Running() { stop.request_stop(); }  // also where a test gives up
+
     std::stop_source stop;
     std::future<Result<WorkerReport>> result;
     Result<WorkerReport> end() {
@@ -553,6 +557,55 @@ TEST_F(WorkerTest, TakesLessWhileOthersUseTheMachine) {
   ASSERT_TRUE(sink_.wait_for("worker.sweep", sink_.events("worker.sweep").size() + 3));
   EXPECT_GT(sweeps_of(16), before);
   ASSERT_TRUE(worker.end().ok());
+}
+
+TEST_F(WorkerTest, AddsNoGroupsToASweepWhileOthersUseTheMachine) {
+  run_.publish();
+  run_.want(100'000);
+  WorkerOptions options = this->options();
+  options.refill = true;
+  options.sweep_groups = 8;
+  options.upload_queue = 100;
+  options.look_interval = milliseconds(0);
+  std::atomic<int> phase{0};  // quiet, a foreground load, want of memory
+  std::int64_t seconds = 0;
+  options.machine_use = [&](std::chrono::nanoseconds) {
+    return MachineUse{.time = std::chrono::seconds(++seconds),
+                      .cores = 2,
+                      .foreground = phase == 1 ? 2 : 0,
+                      .memory_free = phase == 2 ? 0.01 : 0.5};
+  };
+  Running worker = start(options);
+  const auto wait_for_a_sweep_of = [&](std::int64_t groups) {
+    const std::size_t first = sink_.events("worker.sweep").size();
+    for (std::size_t seen = first; seen < first + 100; ++seen) {
+      if (!sink_.wait_for("worker.sweep", seen + 1)) return false;
+      if (sink_.events("worker.sweep").at(seen)["groups"] == groups) return true;
+    }
+    return false;
+  };
+  for (const int limit : {1, 2}) {
+    ASSERT_TRUE(wait_for_a_sweep_of(8));
+    phase = limit;
+    // One that is refilled would go on for ever, eight groups at a time.
+    ASSERT_TRUE(wait_for_a_sweep_of(1)) << "phase " << limit;
+    phase = 0;
+  }
+  ASSERT_TRUE(wait_for_a_sweep_of(8)) << "as before";
+  const auto report = worker.end();
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->dropped, 0);
+  const std::vector<Group> made = groups();
+  std::set<std::uint64_t> counters;
+  for (const Group& group : made) counters.insert(group.identity.counter);
+  EXPECT_EQ(counters.size(), made.size());
+  EXPECT_EQ(*counters.rbegin(), made.size() - 1);
+  const RunAssets assets = run_.assets().value();
+  const auto engine = toy_engine(64);
+  const auto subscriber =
+      Subscriber::create(*run_.store, run_.layout, assets.description, run_.learner->public_key(), null_event_sink());
+  GroupVerifier verifier(assets, *engine, [&](Version version) { return subscriber->fetch(version); });
+  for (const auto& verified : verifier.verify(made)) EXPECT_TRUE(verified.ok()) << verified.status().to_string();
 }
 
 // Ten seconds later each time it is looked at: forward calls seem to take long, and so the rests after them are.
