@@ -20,8 +20,9 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 SIZE_MAX = 20_000_000
 # Every Linux of this kind has them, and they must fit its kernel and each other.
 GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|mvec))\.so\.\d+$")
-# Compiled into the program: no library tells of them.
-HEADERS = ["nlohmann-json3-dev", "libtomlplusplus-dev", "libcli11-dev", "libspdlog-dev", "libboost-dev"]
+# Compiled into the program: no library tells of them. Their packages are found by a header, for those that tools/packages.txt
+# names may only depend on the ones with the files and their terms.
+HEADERS = ["nlohmann/json.hpp", "toml++/toml.h", "CLI/CLI.hpp", "spdlog/spdlog.h", "boost/version.hpp"]
 COMMON_LICENSES = pathlib.Path("/usr/share/common-licenses")
 
 README = """Flotilla {version} for Linux on {arch}
@@ -83,9 +84,14 @@ def least_glibc(files: list[pathlib.Path]) -> str:
     return ".".join(map(str, max(versions)))
 
 
-def package_of(library: str) -> str:
+def package_of(pattern: str) -> str:
     """By this system's packages: those of another architecture have the same names."""
-    return run("dpkg-query", "--search", f"*/lib/*-linux-gnu/{library}").split(":")[0]
+    return run("dpkg-query", "--search", pattern).split(":")[0]
+
+
+def packages_of(libraries: list[str]) -> list[str]:
+    return [package_of(f"*/lib/*-linux-gnu/{library}") for library in libraries] + [
+        package_of(f"/usr/include/{header}") for header in HEADERS]
 
 
 def source_of(package: str, root: pathlib.Path) -> str:
@@ -135,7 +141,7 @@ def main() -> None:
         shutil.copy(file, folder / "lib" / name)
     files = [program, *(folder / "lib").iterdir()]
     glibc = least_glibc(files)
-    write_licenses(folder / "LICENSES", options.root, [*map(package_of, libraries), *HEADERS])
+    write_licenses(folder / "LICENSES", options.root, packages_of([*libraries]))
     title = f"Flotilla {version} for Linux on {options.arch}"
     (folder / "README").write_text(README.format(version=version, arch=options.arch, line="=" * len(title), glibc=glibc))
 

@@ -2,6 +2,7 @@
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,7 @@ def main() -> int:
         (pathlib.Path(scratch) / archive.name.removesuffix(".tar.xz")).rename(root / "bundle")
         licensed = {path.name for path in (root / "bundle/LICENSES").iterdir()}
         assert {"flotilla", "SOURCES", "libxapian30", "libssl3", "libstdc++6", "libcli11-dev"} <= licensed, licensed
+        assert any(re.fullmatch(r"libboost[\d.]+-dev", name) for name in licensed), licensed
 
         version = subprocess.run(inside(root, "version"), check=True, capture_output=True, text=True).stdout
         assert version.startswith("flotilla "), version
