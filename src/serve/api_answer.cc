@@ -1,6 +1,7 @@
 #include "serve/api_answer.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,6 +22,8 @@ constexpr float kLogprobMin = -9999.0f;
 std::string dumped(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
+// Without the brackets of a list or an object.
+std::string_view inner(std::string_view json) { return json.substr(1, json.size() - 2); }
 std::string server_sent(const std::string& data) { return "data: " + data + "\n\n"; }
 float finite(float logprob) { return std::max(logprob, kLogprobMin); }
 
@@ -46,12 +49,30 @@ ordered_json usage_json(const GenerationUsage& usage) {
 
 }  // namespace
 
+std::vector<GenerationEvent> in_pieces(GenerationEvent event, std::size_t logprobs_max) {
+  std::vector<GenerationEvent> pieces;
+  std::vector<ScoredToken> prompt = std::move(event.prompt);
+  event.prompt.clear();
+  std::size_t logprobs = 0;
+  for (ScoredToken& token : prompt) {
+    const std::size_t more = 1 + token.top.size();
+    if (pieces.empty() || logprobs + more > logprobs_max) {
+      pieces.push_back({.request = event.request, .choice = event.choice});
+      logprobs = 0;
+    }
+    logprobs += more;
+    pieces.back().prompt.push_back(std::move(token));
+  }
+  if (!pieces.empty()) event.prompt = std::move(pieces.back().prompt), pieces.pop_back();
+  pieces.push_back(std::move(event));
+  return pieces;
+}
+
 struct ApiAnswer::ChoiceState {
-  bool opened = false;      // the stream has said who speaks
-  std::int64_t offset = 0;  // characters of the tokens so far
-  std::string text = {};    // of a whole answer, as the rest
-  std::vector<ScoredToken> tokens = {};
-  std::size_t prompt_tokens = 0;  // how many of them are the prompt's
+  bool opened = false;                               // the stream has said who speaks
+  std::int64_t offset = 0;                           // characters of the tokens so far
+  std::string text = {};                             // of a whole answer, as the rest
+  std::map<std::string, std::string> logprobs = {};  // the lists of that name as JSON, without brackets
   std::optional<FinishReason> finish = {};
 };
 
@@ -116,9 +137,29 @@ struct ApiAnswer::Impl {
             {"text_offset", std::move(offsets)}};
   }
 
-  ordered_json logprobs(const std::vector<ScoredToken>& tokens, std::size_t prompt_tokens, std::int64_t& offset) const {
+  ordered_json logprobs(const GenerationEvent& event, std::int64_t& offset) const {
     if (!request.logprobs) return nullptr;
-    return chat() ? chat_logprobs(tokens) : completion_logprobs(tokens, prompt_tokens, offset);
+    std::vector<ScoredToken> tokens = event.prompt;
+    tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+    return chat() ? chat_logprobs(tokens) : completion_logprobs(tokens, event.prompt.size(), offset);
+  }
+
+  // Writes those of a whole answer behind the text.
+  void write_logprobs(const ChoiceState& choice, std::string& text) const {
+    std::int64_t offset = 0;
+    const ordered_json empty = logprobs({}, offset);
+    const char* before = "{";
+    for (const auto& [name, list] : empty.items()) {
+      text.append(before).append(dumped(name)).append(":");
+      before = ",";
+      const auto items = choice.logprobs.find(name);
+      if (items == choice.logprobs.end()) {
+        text += dumped(list);
+      } else {
+        text.append("[").append(items->second).append("]");
+      }
+    }
+    text += empty.is_null() ? "null" : "}";
   }
 
   std::string prompt_text(std::int32_t choice) const {
@@ -165,8 +206,6 @@ std::string ApiAnswer::chunks(const GenerationEvent& event) {
   ChoiceState& choice = answer.choices[static_cast<std::size_t>(event.choice)];
   std::string out;
   std::string text = event.text;
-  std::vector<ScoredToken> tokens = event.prompt;
-  tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
   if (!choice.opened) {
     choice.opened = true;
     if (answer.chat()) {
@@ -176,14 +215,13 @@ std::string ApiAnswer::chunks(const GenerationEvent& event) {
     }
   }
   if (answer.chat()) {
-    if (!text.empty() || !tokens.empty()) {
-      out += answer.chunk(event.choice, "delta", {{"content", text}}, answer.logprobs(tokens, 0, choice.offset),
-                          std::nullopt);
+    if (!text.empty() || !event.tokens.empty()) {
+      out +=
+          answer.chunk(event.choice, "delta", {{"content", text}}, answer.logprobs(event, choice.offset), std::nullopt);
     }
     if (event.finish) out += answer.chunk(event.choice, "delta", ordered_json::object(), nullptr, event.finish);
   } else {
-    out += answer.chunk(event.choice, "text", text, answer.logprobs(tokens, event.prompt.size(), choice.offset),
-                        event.finish);
+    out += answer.chunk(event.choice, "text", text, answer.logprobs(event, choice.offset), event.finish);
   }
   return out;
 }
@@ -191,33 +229,36 @@ std::string ApiAnswer::chunks(const GenerationEvent& event) {
 void ApiAnswer::add(const GenerationEvent& event) {
   ChoiceState& choice = impl_->choices[static_cast<std::size_t>(event.choice)];
   choice.text += event.text;
-  choice.prompt_tokens += event.prompt.size();
-  for (const auto* tokens : {&event.prompt, &event.tokens})
-    choice.tokens.insert(choice.tokens.end(), tokens->begin(), tokens->end());
+  const ordered_json logprobs = impl_->logprobs(event, choice.offset);
+  for (const auto& [name, list] : logprobs.items()) {
+    if (!list.is_array() || list.empty()) continue;
+    std::string& all = choice.logprobs[name];
+    if (!all.empty()) all += ',';
+    all += inner(dumped(list));
+  }
   if (event.finish) choice.finish = event.finish;
 }
 
 std::string ApiAnswer::whole(const GenerationUsage& usage) const {
   const Impl& answer = *impl_;
-  ordered_json json = answer.head(answer.chat() ? "chat.completion" : "text_completion");
-  ordered_json choices = ordered_json::array();
+  std::string text = dumped(answer.head(answer.chat() ? "chat.completion" : "text_completion"));
+  text.back() = ',';
+  text += "\"choices\":[";
   for (std::size_t i = 0; i < answer.choices.size(); ++i) {
     const ChoiceState& choice = answer.choices[i];
     const auto index = static_cast<std::int32_t>(i);
-    std::int64_t offset = 0;
     ordered_json one = {{"index", index}};
     if (answer.chat()) {
       one["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
     } else {
       one["text"] = (answer.request.echo ? answer.prompt_text(index) : "") + choice.text;
     }
-    one["logprobs"] = answer.logprobs(choice.tokens, choice.prompt_tokens, offset);
-    one["finish_reason"] = reason_name(choice.finish.value_or(FinishReason::kStop));
-    choices.push_back(std::move(one));
+    text += fmt::format("{}{{{},\"logprobs\":", i > 0 ? "," : "", inner(dumped(one)));
+    answer.write_logprobs(choice, text);
+    text += fmt::format(",\"finish_reason\":\"{}\"}}", reason_name(choice.finish.value_or(FinishReason::kStop)));
   }
-  json["choices"] = std::move(choices);
-  json["usage"] = usage_json(usage);
-  return dumped(json);
+  text.append("],\"usage\":").append(dumped(usage_json(usage))).append("}");
+  return text;
 }
 
 }  // namespace flotilla

@@ -10,6 +10,10 @@
 
 namespace flotilla {
 
+// The event in pieces that say the same one after the other, each with at most so many logprobs (at least those of one
+// token) of a prompt: what a whole prompt's scores take to become JSON can be shared out among other work.
+std::vector<GenerationEvent> in_pieces(GenerationEvent event, std::size_t logprobs_max);
+
 // Turns the events of one request into the API's JSON: chunks of a stream, or one object at the end. One thread.
 class ApiAnswer {
  public:
@@ -22,7 +26,7 @@ class ApiAnswer {
   // What the stream says of an event: server-sent events, possibly none. An error ends it; "[DONE]" follows a good end.
   std::string chunks(const GenerationEvent& event);
 
-  // Keeps an event; and, after all of them, the whole answer.
+  // Keeps an event, its logprobs as JSON; and, after all of them, the whole answer, which only joins what is there.
   void add(const GenerationEvent& event);
   std::string whole(const GenerationUsage& usage) const;
 

@@ -119,5 +119,49 @@ TEST_F(ApiAnswerTest, TheFirstTokenOfAPromptHasNoLogprob) {
   }
 }
 
+TEST_F(ApiAnswerTest, ALargeEventInPiecesGivesTheSameAnswer) {
+  GenerationEvent event{.choice = 1, .text = "cd", .tokens = {{.token = 'c', .logprob = -3.0f}}};
+  for (int i = 0; i < 100; ++i) {
+    ScoredToken token{.token = 'a' + i % 7};
+    if (i > 0) token.logprob = -0.5f;
+    for (int top = 0; i > 0 && top < 5; ++top) token.top.push_back({.token = 'm' + top, .logprob = -1.0f});
+    event.prompt.push_back(token);
+  }
+  event.finish = FinishReason::kLength;
+  ApiRequest request{.kind = ApiKind::kCompletion, .logprobs = true, .echo = true};
+  request.generation.choices = 2;
+  request.generation.top = 5;
+  const auto once = answer(request), often = answer(request);
+  once->add(event);
+  const auto pieces = in_pieces(event, 64);
+  ASSERT_EQ(pieces.size(), 10u) << "10 tokens with 6 logprobs each, the first of them alone with less";
+  for (const GenerationEvent& piece : pieces) {
+    EXPECT_LE(piece.prompt.size(), 11u);
+    EXPECT_EQ(piece.finish.has_value(), &piece == &pieces.back());
+    often->add(piece);
+  }
+  EXPECT_EQ(often->whole({}), once->whole({}));
+  const json logprobs = json::parse(often->whole({}))["choices"][1]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"].size(), 101u);
+  EXPECT_EQ(logprobs["text_offset"][100], 100);
+
+  const auto stream = answer(request);
+  std::string text;
+  std::size_t tokens = 0;
+  for (const GenerationEvent& piece : pieces) {
+    const auto said = objects(stream->chunks(piece));
+    ASSERT_EQ(said.size(), 1u);
+    const json& choice = said[0]["choices"][0];
+    text += choice["text"];
+    EXPECT_EQ(choice["logprobs"]["text_offset"][0], tokens);
+    tokens += choice["logprobs"]["tokens"].size();
+    EXPECT_EQ(choice["finish_reason"].is_null(), &piece != &pieces.back());
+  }
+  EXPECT_EQ(text, "abcd");
+  EXPECT_EQ(tokens, 101u);
+  EXPECT_EQ(in_pieces(euro(), 1).size(), 1u) << "prompts alone are large";
+  EXPECT_EQ(in_pieces({.end = ok_status()}, 1).size(), 1u);
+}
+
 }  // namespace
 }  // namespace flotilla

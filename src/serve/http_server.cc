@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <set>
@@ -35,6 +37,7 @@ using boost::system::error_code;
 using net::ip::tcp;
 
 constexpr std::size_t kHeaderBytesMax = 16 << 10;
+constexpr std::size_t kPieceLogprobs = 1024;       // that become JSON in one go: some milliseconds
 constexpr std::size_t kUnsentBytesMax = 64 << 20;  // of a stream that its client does not take
 // What is read and dropped after an answer that came before its request's end.
 constexpr std::size_t kDrainedBytesMax = 64 << 20;
@@ -283,8 +286,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     self_ = shared_from_this();
     request_id_ = shared_.service.submit(
         std::move(generation), [shared = shared_.shared_from_this(), weak = weak_from_this()](GenerationEvent event) {
-          net::post(shared->io, [weak, event = std::move(event)] {
-            if (const auto self = weak.lock(); self && !self->closed_) self->on_event(event);
+          net::post(shared->io, [weak, event = std::move(event)]() mutable {
+            if (const auto self = weak.lock(); self && !self->closed_) self->take(std::move(event));
           });
         });
     watch_for_leaving(*request_id_);
@@ -303,6 +306,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                     if (!stopped) later.watch_for_leaving(id);
                                   }));
                                 }));
+  }
+
+  // One piece a turn: other connections have theirs between, also where the events of many choices come at once.
+  void take(GenerationEvent event) {
+    const bool waits = !events_.empty();
+    std::ranges::move(in_pieces(std::move(event), kPieceLogprobs), std::back_inserter(events_));
+    if (!waits) post_next();
+  }
+  void post_next() {
+    net::post(shared_.io, bound([](Connection& self) { self.take_next(); }));
+  }
+  void take_next() {
+    const GenerationEvent event = std::move(events_.front());
+    events_.pop_front();
+    on_event(event);
+    if (!events_.empty()) post_next();
   }
 
   void on_event(const GenerationEvent& event) {
@@ -424,6 +443,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::chrono::nanoseconds arrival_{0};
   std::optional<ApiAnswer> answer_;
   std::shared_ptr<Connection> self_;     // while the service works: nothing else may be waiting for this connection
+  std::deque<GenerationEvent> events_;   // not yet answered
   std::optional<RequestId> request_id_;  // while the service works on it
   bool streams_ = false;
   bool head_sent_ = false;
