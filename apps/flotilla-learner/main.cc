@@ -46,10 +46,10 @@ int main(int argc, char** argv) {
     const flotilla::Status status =
         flotilla::run_learner_program(arguments, flotilla::make_torch_trainer, signals.token());
     if (status.ok()) return 0;
-    std::cerr << "flotilla-learner: " << status.to_string() << "\n";
+    std::cerr << "flotilla: " << status.message() << "\n";  // as the program that a person started
     return status.code() == flotilla::StatusCode::kInvalidArgument ? 2 : 1;
   } catch (const std::exception& error) {
-    std::cerr << "flotilla-learner: " << error.what() << "\n";
+    std::cerr << "flotilla: " << error.what() << "\n";
     return 1;
   }
 }

@@ -211,6 +211,7 @@ void add_bench_start(CLI::App& bench, Action& action) {
   CLI::App* command = add(bench, action, "start", "From the start of this process to the first token, stage by stage",
                           options, bench_start);
   command->add_option("RUN", options->subject, "HUB/OWNER/RUN")->required();
+  command->footer("Example:\n  flotilla bench start out/demo/1/hub/demo/dictionary --threads 2");
 }
 
 void add_bench_memory(CLI::App& bench, Action& action) {
@@ -225,6 +226,7 @@ void add_bench_memory(CLI::App& bench, Action& action) {
   command->add_option("--samples", options->samples, "Episodes of a group")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  command->footer("Example:\n  flotilla bench memory SmolLM2-135M-Instruct.Q4_1.gguf --groups 8");
 }
 
 }  // namespace flotilla

@@ -34,6 +34,7 @@ Status import_model(const ImportOptions& options) {
 void add_model_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("model", "Work with model files");
   command->require_subcommand(1);
+  command->footer("Example:\n  flotilla model import SmolLM2-135M-Instruct.Q4_1.gguf smollm2");
   CLI::App* import =
       command->add_subcommand("import", "Turn a GGUF file or a Hugging Face folder into a Hugging Face folder");
   auto options = std::make_shared<ImportOptions>();

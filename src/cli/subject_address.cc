@@ -29,7 +29,7 @@ Result<SubjectAddress> SubjectAddress::parse(const std::string& text) {
   }
   auto address = RunAddress::parse(run);
   if (!address.ok()) {
-    return invalid_argument(
+    return not_found(
         fmt::format("'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
                     "HUB/OWNER/RUN@VERSION)",
                     text));

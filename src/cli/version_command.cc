@@ -11,6 +11,7 @@ namespace flotilla {
 
 void add_version_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("version", "Print versions of the program, the formats and the arithmetic");
+  command->footer("Example:\n  flotilla version");
   command->callback([&action] {
     action = [] {
       std::string isas;

@@ -36,8 +36,15 @@ struct WorkOptions {
 
 Result<WorkConfig> read_config(const WorkOptions& options) {
   WorkConfig config;
-  if (!options.config.empty()) FLOTILLA_RETURN_IF_ERROR(load_config(config, options.config));
-  FLOTILLA_RETURN_IF_ERROR(override_config(config, options.overrides).status());
+  if (!options.config.empty()) {
+    RunConfig run;  // its other sections are the learner's
+    FLOTILLA_RETURN_IF_ERROR(load_config(run, options.config));
+    config.worker = run.worker;
+  }
+  FLOTILLA_ASSIGN_OR_RETURN(const auto others, override_config(config, options.overrides));
+  if (!others.empty()) {
+    return invalid_argument(fmt::format("unknown argument '{}'; see flotilla work --help", others.front()));
+  }
   FLOTILLA_RETURN_IF_ERROR(resolve_config(config));
   return config;
 }
@@ -64,8 +71,8 @@ Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& 
 
 Status work(const WorkOptions& options) {
   StopSignals signals;
-  FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
   FLOTILLA_ASSIGN_OR_RETURN(const WorkConfig config, read_config(options));
+  FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
   take_priority(config.worker.politeness);
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address));
   WorkerOptions worker;
@@ -125,7 +132,7 @@ void add_work_command(CLI::App& app, Action& action) {
       "Fingerprint of the learner's key, from the printed command; without it, whoever made the run is believed");
   command->add_option("--name", options->name, "Which of this user's workers this is; each has a key of its own")
       ->capture_default_str();
-  command->add_option("--config", options->config, "A TOML file with no other section than [worker]");
+  command->add_option("--config", options->config, "A TOML file, of which [worker] counts: a run's run.toml too");
   WorkConfig defaults;
   for (const Section& section : schema_of(defaults)) {
     for (const Field& field : section.fields) {
@@ -147,7 +154,9 @@ void add_work_command(CLI::App& app, Action& action) {
       "once.\n"
       "Example:\n"
       "  flotilla work /srv/hub/ada/demo --learner sha256:1f0c... --worker.threads 2 --worker.sweep_groups 8");
-  command->callback([&action, options] {
+  command->allow_extras();  // read_config() says which setting was meant
+  command->callback([&action, options, command] {
+    for (const std::string& extra : command->remaining()) options->overrides.push_back(extra);
     action = [options]() -> Status {
       FLOTILLA_RETURN_IF_ERROR(check_worker_name(options->name));
       FLOTILLA_RETURN_IF_ERROR(check_fingerprint(options->learner));

@@ -80,6 +80,7 @@ struct Workshop {
   RunConfig config;
   Model model;
   Bytes artifact;
+  std::unique_ptr<TemporaryFolder> scratch;  // of a dry run
   std::unique_ptr<Environment> environment;
   EpisodeRules rules;
   std::shared_ptr<const SigningKey> key;
@@ -94,6 +95,23 @@ bool has_key() {
   return fs::exists(key_path(), error);
 }
 
+// A run that was trained in another folder would begin anew here, although the hub has its versions.
+Status check_folder(const RunSection& run, const ModelDescription& description) {
+  const auto has_checkpoint = [&](const fs::path& folder) {
+    const auto numbers = CheckpointFolder(folder / "checkpoints", description, 1).list();
+    return numbers.ok() && !numbers->empty();
+  };
+  std::error_code error;
+  const fs::path last = fs::read_symlink(learner_link(run.hub, run.name), error);
+  if (error || !has_checkpoint(last) || has_checkpoint(run.folder)) return ok_status();
+  const auto hub = open_directory_store(run.hub, false);
+  if (!hub.ok() || !(*hub)->get(HubLayout{run.name}.head()).ok()) return ok_status();
+  return failed_precondition(
+      fmt::format("run {} has its checkpoints in {}, and {} has none: name that folder "
+                  "(--run.folder), or remove them to begin anew",
+                  run.name, last.string(), fs::absolute(run.folder).string()));
+}
+
 // A dry run leaves no key behind.
 Result<std::shared_ptr<const SigningKey>> open_key(bool dry_run) {
   return dry_run && !has_key() ? SigningKey::generate() : SigningKey::load_or_create(key_path());
@@ -104,10 +122,13 @@ Result<Workshop> open_workshop(const RunConfig& config, bool dry_run) {
   shop.config = config;
   FLOTILLA_ASSIGN_OR_RETURN(shop.model, load_model(config.model.source));
   const ModelDescription& description = shop.model.weights.description;
+  FLOTILLA_RETURN_IF_ERROR(check_folder(config.run, description));
   FLOTILLA_ASSIGN_OR_RETURN(shop.artifact,
                             build_environment_artifact(config.environment.name, config.environment.source));
-  FLOTILLA_ASSIGN_OR_RETURN(
-      shop.environment, open_environment(config.environment.name, shop.artifact, config.run.folder / "environment"));
+  if (dry_run) shop.scratch = std::make_unique<TemporaryFolder>();
+  const fs::path& folder = dry_run ? shop.scratch->path() : config.run.folder;
+  FLOTILLA_ASSIGN_OR_RETURN(shop.environment,
+                            open_environment(config.environment.name, shop.artifact, folder / "environment"));
   FLOTILLA_ASSIGN_OR_RETURN(shop.rules, make_episode_rules(*shop.environment, *shop.model.tokenizer, description));
   FLOTILLA_ASSIGN_OR_RETURN(shop.key, open_key(dry_run));
 

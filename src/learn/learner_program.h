@@ -18,8 +18,9 @@ using MakeTrainer =
 // The program flotilla-learner: reads the configuration, makes the run known at the hub (run.json and artifacts, signed
 // with the key in the user's configuration folder), and runs the LearnerLoop until the run has finished or `stop` asks
 // to leave. Everything local lies in the configured folder: run.toml as resolved, events/, checkpoints/, environment/,
-// and the socket `control`. With --dry-run, checks all of it, writes nothing outside that folder, prints what it found
-// and returns. invalid_argument for arguments and configuration.
+// and the socket `control`. With --dry-run, checks all of it, writes nothing, prints what it found and returns.
+// invalid_argument for arguments and configuration; failed_precondition for a run that another folder has checkpoints
+// of.
 Status run_learner_program(std::span<const std::string> arguments, const MakeTrainer& make_trainer,
                            std::stop_token stop);
 
