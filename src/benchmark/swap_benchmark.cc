@@ -12,8 +12,8 @@ GridState next_version(GridState state) {
   constexpr std::size_t kOneIn = 256;
   for (GridTensor& tensor : state.tensors) {
     for (std::size_t i = 0; i < tensor.q.size(); i += kOneIn) {
-      const int q = tensor.q[i];
-      tensor.q[i] = static_cast<std::int8_t>(q > 0 ? q - 1 : q + 1);
+      std::int8_t& q = tensor.q[i];
+      q = static_cast<std::int8_t>(q > 0 ? q - 1 : q + 1);
     }
   }
   return state;
