@@ -382,7 +382,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // What is sent is written in order, one write at a time.
   void send(std::string data) {
-    unsent_ += data;
+    if (unsent_.empty()) {
+      unsent_ = std::move(data);
+    } else {
+      unsent_ += data;
+    }
     if (!writing_) write();
   }
   void write() {
