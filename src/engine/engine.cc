@@ -113,16 +113,20 @@ class CpuEngine final : public Engine {
   const ModelDescription& description() const override { return description_; }
   Isa isa() const override { return isa_; }
 
-  Status load(const GridState& state, OpenSequences open) override {
+  Status load(const GridSource& state, OpenSequences open) override {
     if (open_sequences_ > 0 && open == OpenSequences::kRefuse) {
       return failed_precondition(fmt::format("engine: new weights while {} sequences are open", open_sequences_));
     }
-    FLOTILLA_RETURN_IF_ERROR(check_grid(description_, state));
     const FloatMode mode;
     pool_.set_active(pool_.threads());
     weights_.load(state, pool_);
     loaded_ = true;
     return ok_status();
+  }
+
+  GridTensor tensor(TensorIndex index) const override {
+    FLOTILLA_CHECK(loaded_);
+    return weights_.unpack(index);
   }
 
   Result<SequenceId> open() override {
@@ -412,6 +416,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const ModelDescription& descripti
   auto engine = std::make_unique<CpuEngine>(description, resolved);
   FLOTILLA_RETURN_IF_ERROR(engine->allocate(options.kv_blocks));
   return std::unique_ptr<Engine>(std::move(engine));
+}
+
+Status Engine::load(const GridState& state, OpenSequences open) {
+  FLOTILLA_RETURN_IF_ERROR(check_grid(description(), state));
+  return load(source_of(state), open);
 }
 
 std::int64_t Engine::memory_bytes(const ModelDescription& description, const EngineOptions& options,

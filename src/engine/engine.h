@@ -112,8 +112,13 @@ class Engine {
   virtual const ModelDescription& description() const = 0;
   virtual Isa isa() const = 0;
 
-  // Takes new weights. failed_precondition while sequences are open that are not to be kept.
-  virtual Status load(const GridState& state, OpenSequences open = OpenSequences::kRefuse) = 0;
+  // Takes new weights. failed_precondition while sequences are open that are not to be kept; data_loss when a state is
+  // not on the grid of the description. A source is of a state that was checked; it may read this engine's tensors, each
+  // before it shows it.
+  Status load(const GridState& state, OpenSequences open = OpenSequences::kRefuse);
+  virtual Status load(const GridSource& state, OpenSequences open = OpenSequences::kRefuse) = 0;
+  // Of the weights as they were loaded, to the last bit. Safe beside everything but load().
+  virtual GridTensor tensor(TensorIndex index) const = 0;
 
   // An empty sequence; and one that shares all tokens of another (blocks are copied only when one of them writes).
   virtual Result<SequenceId> open() = 0;

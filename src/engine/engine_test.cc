@@ -155,6 +155,55 @@ TEST(Engine, KeepsItsWeightsWhenNewOnesAreBroken) {
   EXPECT_EQ(engine->logprobs(tokens(9)).value(), before);
 }
 
+// Sizes that leave padding everywhere: short groups, rows and vocabularies that fill no panel, biases of q, k and v.
+TEST(Engine, GivesItsTensorsBackAsItTookThem) {
+  for (const bool tied : {true, false}) {
+    ModelDescription padded = sizes();
+    padded.architecture = "qwen2";
+    padded.hidden = 80;
+    padded.heads = 5;
+    padded.head_dim = 16;
+    padded.kv_heads = 1;
+    padded.ffn = 112;
+    padded.vocabulary = 1101;
+    padded.tied_embeddings = tied;
+    const RandomModel first = random_model(padded, 5).value(), second = random_model(padded, 6).value();
+    for (const Isa isa : supported_isas()) {
+      for (const ActivationWidth width : {ActivationWidth::kOne, ActivationWidth::kTwo}) {
+        SCOPED_TRACE(isa_name(isa));
+        const auto engine =
+            Engine::create(first.description, {.threads = 2, .isa = isa, .activations = width, .kv_blocks = 4}).value();
+        for (const RandomModel* model : {&first, &second}) {
+          ASSERT_TRUE(engine->load(model->state).ok());
+          for (std::size_t i = 0; i < model->state.tensors.size(); ++i) {
+            EXPECT_EQ(engine->tensor(static_cast<TensorIndex>(i)), model->state.tensors[i])
+                << first.description.tensors[i].name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Engine, TakesWeightsThatAreMadeOutOfItsOwn) {
+  GridState next = model().state;
+  for (GridTensor& tensor : next.tensors) {
+    for (auto& q : tensor.q) q = static_cast<std::int8_t>(-q);
+    for (auto& q : tensor.vector_q) q = static_cast<std::int16_t>(q / 2);
+  }
+  const auto engine = make_engine();
+  const GridSource negated = [&](const TensorVisitor& visit) {
+    for (std::size_t i = 0; i < next.tensors.size(); ++i) {
+      GridTensor tensor = engine->tensor(static_cast<TensorIndex>(i));
+      for (auto& q : tensor.q) q = static_cast<std::int8_t>(-q);
+      for (auto& q : tensor.vector_q) q = static_cast<std::int16_t>(q / 2);
+      visit(static_cast<TensorIndex>(i), tensor);
+    }
+  };
+  ASSERT_TRUE(engine->load(negated).ok());
+  EXPECT_EQ(engine->logprobs(tokens(20)).value(), make_engine(32, next)->logprobs(tokens(20)).value());
+}
+
 void set_scales(GridState& state, TensorIndex tensor, float scale) {
   auto& scales = state.tensors[static_cast<std::size_t>(tensor)].scales;
   std::fill(scales.begin(), scales.end(), float_to_bf16(scale));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <utility>
 
 namespace flotilla {
 namespace {
@@ -86,12 +86,25 @@ void pack_panel(const GridTensor& tensor, std::int64_t tensor_rows, std::int64_t
   }
 }
 
-struct Piece {
-  const GridTensor* tensor;
-  std::int64_t rows;
-  const PackedMatrix* matrix;
-  std::int64_t first_panel;
-};
+// The way back.
+template <int kWays>
+void unpack_panel(const PackedMatrix& m, std::int64_t from, std::int64_t tensor_rows, std::int64_t panel,
+                  GridTensor& tensor) {
+  const std::int8_t* q = m.q + from * m.groups * kActivationGroup * kLanes;
+  const std::uint16_t* scales = m.scales + from * m.groups * kLanes;
+  const std::int64_t rows = std::min(kLanes, tensor_rows - panel * kLanes);
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const std::int64_t row = panel * kLanes + j;
+    const std::int8_t* source = q + j * kWays;
+    std::int8_t* target = tensor.q.data() + row * m.cols;
+    for (std::int64_t k = 0; k < m.cols; k += kWays) std::memcpy(target + k, source + k * kLanes, kWays);
+    for (std::int64_t g = 0; g < m.groups; ++g) {
+      tensor.scales[static_cast<std::size_t>(row * m.groups + g)] = scales[g * kLanes + j];
+    }
+  }
+}
+
+std::int64_t panels_of(std::int64_t rows) { return (rows + kLanes - 1) / kLanes; }
 
 std::vector<float> vector_values(const GridTensor& tensor) {
   std::vector<float> values;
@@ -117,61 +130,88 @@ Result<PackedWeights> PackedWeights::create(const ModelDescription& description,
   weights.blocks_ = std::move(matrices.blocks);
   weights.head_ = matrices.head;
   weights.embedding_ = matrices.embedding;
+  weights.find_places();
   return weights;
 }
 
-void PackedWeights::load(const GridState& state, ThreadPool& pool) {
-  const ModelDescription& d = description_;
-  const auto tensor = [&](TensorIndex index) -> const GridTensor& {
-    return state.tensors[static_cast<std::size_t>(index)];
-  };
-  std::vector<Piece> pieces;
+void PackedWeights::find_places() {
+  places_.resize(description_.tensors.size());
   const auto place = [&](const PackedMatrix& matrix, std::initializer_list<TensorIndex> parts) {
     std::int64_t panel = 0;
     for (const TensorIndex part : parts) {
-      const std::int64_t rows = d.tensors[static_cast<std::size_t>(part)].rows;
-      pieces.push_back({&tensor(part), rows, &matrix, panel});
-      panel += (rows + kLanes - 1) / kLanes;
+      places_[static_cast<std::size_t>(part)] = {matrix, panel};
+      panel += panels_of(description_.tensors[static_cast<std::size_t>(part)].rows);
     }
   };
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const DecoderBlock& from = description_.blocks[layer];
+    const PackedBlock& to = blocks_[layer];
+    place(to.qkv, {from.q, from.k, from.v});
+    place(to.o, {from.o});
+    place(to.gate_up, {from.gate, from.up});
+    place(to.down, {from.down});
+  }
+  place(head_, {description_.head});
+  if (embedding_) place(*embedding_, {description_.embedding});
+}
+
+void PackedWeights::load(const GridSource& state, ThreadPool& pool) {
+  vectors_.resize(description_.tensors.size());
+  state([&](TensorIndex index, const GridTensor& tensor) {
+    const auto i = static_cast<std::size_t>(index);
+    const TensorSpec& spec = description_.tensors[i];
+    if (spec.kind == TensorKind::kVector) {
+      vectors_[i] = tensor;
+      return;
+    }
+    const auto& [matrix, first_panel] = places_[i];
+    const auto pack = matrix.ways == 2 ? pack_panel<2> : pack_panel<4>;
+    const std::int64_t panels = panels_of(spec.rows);
+    constexpr std::int64_t kPanelsATask = 8;
+    pool.run((panels + kPanelsATask - 1) / kPanelsATask, [&](std::int64_t task, int) {
+      for (std::int64_t panel = task * kPanelsATask; panel < std::min(panels, (task + 1) * kPanelsATask); ++panel) {
+        pack(tensor, spec.rows, panel, matrix, first_panel + panel);
+      }
+    });
+  });
+  load_vectors();
+}
+
+void PackedWeights::load_vectors() {
+  const ModelDescription& d = description_;
+  const auto values = [&](TensorIndex index) { return vector_values(vectors_[static_cast<std::size_t>(index)]); };
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const DecoderBlock& from = d.blocks[layer];
     PackedBlock& to = blocks_[layer];
-    to.attention_norm = vector_values(tensor(from.attention_norm));
-    to.mlp_norm = vector_values(tensor(from.mlp_norm));
+    to.attention_norm = values(from.attention_norm);
+    to.mlp_norm = values(from.mlp_norm);
     to.qkv_bias.clear();
     if (from.q_bias || from.k_bias || from.v_bias) {
       const std::pair<std::optional<TensorIndex>, TensorIndex> parts[] = {
           {from.q_bias, from.q}, {from.k_bias, from.k}, {from.v_bias, from.v}};
       for (const auto& [bias, matrix] : parts) {
         const auto rows = static_cast<std::size_t>(d.tensors[static_cast<std::size_t>(matrix)].rows);
-        const std::vector<float> values = bias ? vector_values(tensor(*bias)) : std::vector<float>(rows);
-        to.qkv_bias.insert(to.qkv_bias.end(), values.begin(), values.end());
+        const std::vector<float> part = bias ? values(*bias) : std::vector<float>(rows);
+        to.qkv_bias.insert(to.qkv_bias.end(), part.begin(), part.end());
       }
     }
-    place(to.qkv, {from.q, from.k, from.v});
-    place(to.o, {from.o});
-    place(to.gate_up, {from.gate, from.up});
-    place(to.down, {from.down});
   }
-  final_norm_ = vector_values(tensor(d.final_norm));
-  place(head_, {d.head});
-  if (embedding_) place(*embedding_, {d.embedding});
+  final_norm_ = values(d.final_norm);
+}
 
-  std::vector<std::int64_t> ends;  // panels up to and with each piece
-  std::int64_t panels = 0;
-  for (const Piece& piece : pieces) ends.push_back(panels += (piece.rows + kLanes - 1) / kLanes);
-  constexpr std::int64_t kPanelsATask = 32;
-  const auto pack = [&](std::int64_t task, int) {
-    for (std::int64_t i = task * kPanelsATask; i < std::min(panels, (task + 1) * kPanelsATask); ++i) {
-      const auto at = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), i) - ends.begin());
-      const std::int64_t panel = i - (at == 0 ? 0 : ends[at - 1]);
-      const Piece& piece = pieces[at];
-      const auto run = piece.matrix->ways == 2 ? pack_panel<2> : pack_panel<4>;
-      run(*piece.tensor, piece.rows, panel, *piece.matrix, piece.first_panel + panel);
-    }
-  };
-  pool.run((panels + kPanelsATask - 1) / kPanelsATask, std::cref(pack));
+GridTensor PackedWeights::unpack(TensorIndex index) const {
+  const auto i = static_cast<std::size_t>(index);
+  const TensorSpec& spec = description_.tensors[i];
+  if (spec.kind == TensorKind::kVector) return vectors_[i];
+  const auto& [matrix, first_panel] = places_[i];
+  GridTensor tensor;
+  tensor.q.resize(static_cast<std::size_t>(spec.size()));
+  tensor.scales.resize(static_cast<std::size_t>(spec.rows * matrix.groups));
+  const auto unpack = matrix.ways == 2 ? unpack_panel<2> : unpack_panel<4>;
+  for (std::int64_t panel = 0; panel < panels_of(spec.rows); ++panel) {
+    unpack(matrix, first_panel + panel, spec.rows, panel, tensor);
+  }
+  return tensor;
 }
 
 void PackedWeights::embed(TokenId token, float* x) const {

@@ -31,8 +31,11 @@ class PackedWeights {
   static std::int64_t bytes(const ModelDescription& description, const KernelTable& kernels);
   static Result<PackedWeights> create(const ModelDescription& description, const KernelTable& kernels);
 
-  // The state was checked against the description.
-  void load(const GridState& state, ThreadPool& pool);
+  // The state was checked against the description. It may be made out of what is here: a tensor is written once it is
+  // shown.
+  void load(const GridSource& state, ThreadPool& pool);
+  // As it was loaded: packing loses nothing.
+  GridTensor unpack(TensorIndex tensor) const;
 
   const PackedBlock& block(std::int32_t layer) const { return blocks_[static_cast<std::size_t>(layer)]; }
   const PackedMatrix& head() const { return head_; }
@@ -41,8 +44,18 @@ class PackedWeights {
   void embed(TokenId token, float* x) const;
 
  private:
+  // Where the rows of a matrix of the description lie.
+  struct Place {
+    PackedMatrix matrix;
+    std::int64_t first_panel = 0;
+  };
+  void find_places();
+  void load_vectors();
+
   ModelDescription description_;
   PageBuffer memory_;
+  std::vector<Place> places_;        // by tensor; empty ones of vectors
+  std::vector<GridTensor> vectors_;  // by tensor, as loaded; empty ones of matrices
   std::vector<PackedBlock> blocks_;
   PackedMatrix head_;
   std::optional<PackedMatrix> embedding_;  // absent when tied to the head

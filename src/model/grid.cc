@@ -197,6 +197,12 @@ std::uint16_t float_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+GridSource source_of(const GridState& state) {
+  return [&state](const TensorVisitor& visit) {
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) visit(static_cast<TensorIndex>(i), state.tensors[i]);
+  };
+}
+
 Result<GridState> make_grid(const ModelWeights& weights) {
   const std::vector<TensorSpec>& specs = weights.description.tensors;
   if (weights.tensors.size() != specs.size()) {
@@ -263,10 +269,14 @@ ModelWeights dequantize(const ModelDescription& description, const GridState& st
 Status check_grid(const ModelDescription& description, const GridState& state) {
   FLOTILLA_RETURN_IF_ERROR(check_shapes(description, state));
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    FLOTILLA_RETURN_IF_ERROR(
-        check_values(description.tensors[i], state.tensors[i]).with_context("tensor " + description.tensors[i].name));
+    FLOTILLA_RETURN_IF_ERROR(check_grid(description.tensors[i], state.tensors[i]));
   }
   return ok_status();
+}
+
+Status check_grid(const TensorSpec& spec, const GridTensor& tensor) {
+  FLOTILLA_RETURN_IF_ERROR(check_shape(spec, tensor));
+  return check_values(spec, tensor).with_context("tensor " + spec.name);
 }
 
 }  // namespace flotilla

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,14 @@ struct GridState {
   bool operator==(const GridState&) const = default;
 };
 
+// A state that need not be in memory as a whole: shows its tensors one by one, in the order of the description, each
+// while the visitor runs.
+using TensorVisitor = std::function<void(TensorIndex index, const GridTensor& tensor)>;
+using GridSource = std::function<void(const TensorVisitor& visit)>;
+GridSource source_of(const GridState& state);  // which outlives it
+// Any tensor of a state that somebody holds.
+using TensorReader = std::function<GridTensor(TensorIndex index)>;
+
 // The grid of version 0: scales are chosen from the weights, with headroom. NaN, infinity or a value too large for
 // kScaleMax: data_loss naming the tensor.
 Result<GridState> make_grid(const ModelWeights& weights);
@@ -72,6 +81,7 @@ ModelWeights dequantize(const ModelDescription& description, const GridState& st
 
 // Shapes, ranges and scales are what the description asks for; data_loss names the tensor otherwise.
 Status check_grid(const ModelDescription& description, const GridState& state);
+Status check_grid(const TensorSpec& spec, const GridTensor& tensor);
 
 // SHA-256 over name, shape, integers and scales of one tensor; and the Merkle root over the tensors of a state
 // (docs/formats/grid.md): two states are the same weights if and only if the roots are equal.

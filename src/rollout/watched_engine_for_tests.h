@@ -19,7 +19,9 @@ class WatchedEngine final : public Engine {
 
   const ModelDescription& description() const override { return engine_->description(); }
   Isa isa() const override { return engine_->isa(); }
-  Status load(const GridState& state, OpenSequences open) override { return engine_->load(state, open); }
+  using Engine::load;
+  Status load(const GridSource& state, OpenSequences open) override { return engine_->load(state, open); }
+  GridTensor tensor(TensorIndex index) const override { return engine_->tensor(index); }
   Result<SequenceId> open() override { return engine_->open(); }
   Result<SequenceId> fork(SequenceId source) override { return engine_->fork(source); }
   void close(SequenceId sequence) override { engine_->close(sequence); }
