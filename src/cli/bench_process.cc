@@ -82,14 +82,14 @@ Status bench_start(const ProcessOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const RunAssets assets, open_run_assets(*store, layout, "", user_cache_folder()));
   stages.end("run.json, tokenizer, environment");
   const auto subscriber = Subscriber::create(*store, layout, assets.description, assets.spec.learner_key,
-                                             null_event_sink(), options.engine_threads());
-  FLOTILLA_ASSIGN_OR_RETURN(const PulledVersion pulled, subscriber->pull());
-  stages.end("weights: read, check, decode");
+                                             null_event_sink(), {.threads = options.engine_threads()});
+  FLOTILLA_ASSIGN_OR_RETURN(const std::optional<NextVersion> pulled, subscriber->pull());
+  stages.end("weights: read, check");
   EngineOptions engine_options;
   engine_options.threads = options.engine_threads();
   engine_options.kv_blocks = assets.rules.context / kBlockTokens + 1;
   FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(assets.description, engine_options));
-  FLOTILLA_RETURN_IF_ERROR(engine->load(*pulled.state));
+  FLOTILLA_RETURN_IF_ERROR(engine->load(pulled->weights));
   stages.end("engine: pack the weights");
   FLOTILLA_ASSIGN_OR_RETURN(const Task task, assets.environment->task(Split::kTrain, 0));
   FLOTILLA_ASSIGN_OR_RETURN(const auto prompt, episode_prompt(*assets.tokenizer, task));

@@ -26,8 +26,8 @@ Result<EvaluationSubject> open_run_version(ObjectStore& store, const RunAddress&
   subject.description = assets.description;
   subject.tokenizer = assets.tokenizer;
   subject.environment = assets.environment;
-  const auto subscriber =
-      Subscriber::create(store, layout, subject.description, assets.spec.learner_key, null_event_sink(), core_count());
+  const auto subscriber = Subscriber::create(store, layout, subject.description, assets.spec.learner_key,
+                                             null_event_sink(), {.threads = core_count()});
   if (!version) {
     FLOTILLA_ASSIGN_OR_RETURN(const Head head, subscriber->poll());
     version = head.version;

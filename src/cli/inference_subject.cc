@@ -29,8 +29,8 @@ Result<InferenceSubject> open_run(const SubjectAddress& address) {
                            .tokenizer = run.tokenizer,
                            .name = {},
                            .version = address.version};
-  const auto subscriber =
-      Subscriber::create(*store, layout, run.description, run.spec.learner_key, null_event_sink(), core_count());
+  const auto subscriber = Subscriber::create(*store, layout, run.description, run.spec.learner_key, null_event_sink(),
+                                             {.threads = core_count()});
   if (!subject.version) {
     FLOTILLA_ASSIGN_OR_RETURN(const Head head, subscriber->poll());
     subject.version = head.version;

@@ -145,7 +145,7 @@ Status verify(const VerifyOptions& options) {
   }
   FLOTILLA_ASSIGN_OR_RETURN(const auto engine, Engine::create(assets.description, engine_options));
   const auto subscriber = Subscriber::create(*store, layout, assets.description, assets.spec.learner_key,
-                                             null_event_sink(), engine_options.threads);
+                                             null_event_sink(), {.threads = engine_options.threads});
   std::map<Version, PulledVersion> versions;  // the newest ones fetched: groups come in the order of their versions
   const GroupVerifier::Weights weights = [&](Version version) -> Result<PulledVersion> {
     if (const auto held = versions.find(version); held != versions.end()) return held->second;

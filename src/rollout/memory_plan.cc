@@ -9,6 +9,7 @@
 
 #include "model/grid.h"
 #include "rollout/sweep.h"
+#include "sync/version_parts.h"
 
 namespace flotilla {
 namespace {
@@ -29,12 +30,18 @@ std::optional<std::int64_t> number_in(const char* path, std::string_view name) {
   return std::nullopt;
 }
 
-std::int64_t state_bytes(const ModelDescription& model) {
-  std::int64_t bytes = 0;
+std::int64_t tensor_bytes(const TensorSpec& spec) {
+  return spec.kind == TensorKind::kMatrix ? spec.size() + 2 * spec.rows * groups_of(spec.cols) : 2 * spec.size();
+}
+
+// Of the version that a worker holds nothing is there but the engine's weights. A delta, the usual case, is small.
+std::int64_t version_bytes(const ModelDescription& model) {
+  std::int64_t anchor = 0, at_a_time = kTensorsAtATimeBytes;
   for (const TensorSpec& spec : model.tensors) {
-    bytes += spec.kind == TensorKind::kMatrix ? spec.size() + 2 * spec.rows * groups_of(spec.cols) : 2 * spec.size();
+    anchor += tensor_bytes(spec);
+    at_a_time = std::max(at_a_time, tensor_bytes(spec));
   }
-  return bytes;
+  return anchor + at_a_time;
 }
 
 }  // namespace
@@ -49,6 +56,8 @@ std::int64_t available_memory() {
   }
   return bytes;
 }
+
+std::int64_t resident_memory() { return number_in("/proc/self/status", "VmRSS:").value_or(0) * 1024; }
 
 Result<std::int32_t> prompt_tokens_to_plan(const EpisodeRules& rules,
                                            const std::function<Result<Task>(std::uint64_t)>& task) {
@@ -69,7 +78,7 @@ Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules
     return Engine::memory_bytes(model, options, demand.rows_per_call);
   };
   MemoryPlan plan;
-  plan.versions_bytes = 3 * state_bytes(model);
+  plan.versions_bytes = version_bytes(model);
   const std::int64_t block_bytes = engine_bytes(1) - engine_bytes(0);
   const std::int64_t least = sweep_blocks_min(rules, demand.prompt_tokens);
   const std::int64_t most =
@@ -78,7 +87,7 @@ Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules
   if (room < least) {
     return resource_exhausted(fmt::format(
         "not enough memory: {:.0f} MiB needed ({:.0f} for the engine, {:.0f} for the keys and values of one episode, "
-        "{:.0f} for versions of the weights), {:.0f} MiB may be used",
+        "{:.0f} for a new version of the weights), {:.0f} MiB may be used",
         static_cast<double>(plan.versions_bytes + engine_bytes(least)) / kMiB,
         static_cast<double>(engine_bytes(0)) / kMiB, static_cast<double>(least * block_bytes) / kMiB,
         static_cast<double>(plan.versions_bytes) / kMiB, static_cast<double>(available) / kMiB));
@@ -94,7 +103,7 @@ std::string memory_text(const MemoryPlan& plan, const MemoryDemand& demand, std:
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / kMiB; };
   std::string text = fmt::format(
       "{} groups of {} episodes take at most {:.0f} MiB: {:.0f} for the engine, {:.0f} for keys and values, {:.0f} for "
-      "versions of the weights; {:.0f} MiB may be used",
+      "a new version of the weights; {:.0f} MiB may be used",
       demand.groups, demand.group_size, mib(plan.total()), mib(plan.engine_bytes - plan.kv_bytes), mib(plan.kv_bytes),
       mib(plan.versions_bytes), mib(available));
   if (plan.kv_blocks < plan.kv_blocks_max) {

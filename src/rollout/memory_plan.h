@@ -13,6 +13,8 @@ namespace flotilla {
 // Bytes that this process may still take: what the system says is available, and what its control group leaves. 0 when
 // the system does not say.
 std::int64_t available_memory();
+// Bytes that this process has in memory; 0 when the system does not say.
+std::int64_t resident_memory();
 
 // Memory of free KV blocks that a worker keeps between two forward calls; the rest goes back to the system.
 inline constexpr std::int64_t kSpareKvBytes = 8 << 20;
@@ -36,7 +38,7 @@ struct MemoryPlan {
   std::int64_t kv_blocks_max = 0;   // that the sweep can use
   std::int64_t kv_bytes = 0;        // of kv_blocks; part of the next
   std::int64_t engine_bytes = 0;    // with this KV pool
-  std::int64_t versions_bytes = 0;  // the version held, the next one and its payload while it is fetched
+  std::int64_t versions_bytes = 0;  // the most that a new one takes on its way: an anchor, and the tensors at work
   std::int64_t total() const { return engine_bytes + versions_bytes; }
 };
 

@@ -57,5 +57,12 @@ TEST(MemoryPlan, SaysWhatASweepTakes) {
 
 TEST(AvailableMemory, IsKnownHere) { EXPECT_GT(available_memory(), 1 << 20); }
 
+TEST(ResidentMemory, CountsWhatWasTouched) {
+  constexpr std::int64_t kBytes = 64 << 20;
+  const std::int64_t before = resident_memory();
+  const std::vector<char> touched(kBytes, 1);
+  EXPECT_GT(resident_memory() - before, kBytes * 9 / 10);
+}
+
 }  // namespace
 }  // namespace flotilla

@@ -165,7 +165,7 @@ class Sweep {
 
   Status take_newer() {
     if (!hooks_.newer) return ok_status();
-    const std::optional<PulledVersion> next = hooks_.newer();
+    const std::optional<NextVersion> next = hooks_.newer();
     if (!next) return ok_status();
     if (next->version <= version_) {
       return internal_error(fmt::format("sweep: version {} after version {}", next->version.value(), version_.value()));
@@ -182,7 +182,7 @@ class Sweep {
         if (!kept) close(episode->stream);
       }
     }
-    FLOTILLA_RETURN_IF_ERROR(engine_.load(*next->state, OpenSequences::kKeep));
+    FLOTILLA_RETURN_IF_ERROR(engine_.load(next->weights, OpenSequences::kKeep));
     version_ = next->version;
     state_ = next->state_digest;
     ++report_.swaps;

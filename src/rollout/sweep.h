@@ -65,7 +65,7 @@ struct SweepHooks {
   std::function<Status(FinishedGroup)> on_group;
   // Optional: a version above the present one that is to take its place now, or none. Running episodes go on with it;
   // their spans say from where.
-  std::function<std::optional<PulledVersion>()> newer = nullptr;
+  std::function<std::optional<NextVersion>()> newer = nullptr;
   // Optional: the engine holds the version that `newer` gave.
   std::function<void(Version)> on_swap = nullptr;
   // Optional, asked when as many episodes have ended as a group has that is to take their place: a group to add, or

@@ -49,9 +49,9 @@ Outcome sweep(const Toy& toy, std::span<const SweepItem> items, const Plan& plan
                                outcome.groups.emplace(group.item, std::move(group));
                                return ok_status();
                              },
-                         .newer = [&]() -> std::optional<PulledVersion> {
+                         .newer = [&]() -> std::optional<NextVersion> {
                            if (std::ranges::count(plan.swaps, ++looks) == 0) return std::nullopt;
-                           return version(Version(++newest));
+                           return as_next(version(Version(++newest)));
                          },
                          .on_swap = [&](Version number) { outcome.swapped.push_back(number); }};
   const SweepSettings settings{.seed = kSeed,
@@ -184,7 +184,7 @@ TEST(SweepWithNewWeights, RefusesAVersionThatIsNotNewer) {
       .seed = 1, .sampling = {}, .version = Version(3), .state = version(Version(3)).state_digest};
   const auto report = run_sweep(*engine, toy.rules, settings, items,
                                 {.on_group = [](const FinishedGroup&) { return ok_status(); },
-                                 .newer = []() -> std::optional<PulledVersion> { return version(Version(3)); }});
+                                 .newer = []() -> std::optional<NextVersion> { return as_next(version(Version(3))); }});
   EXPECT_EQ(report.status().code(), StatusCode::kInternal);
   EXPECT_EQ(engine->usage().sequences, 0);
 }

@@ -136,6 +136,15 @@ inline PulledVersion toy_version(std::uint64_t number) {
           .path = ""};
 }
 
+// A whole version, as a sweep takes it.
+inline NextVersion as_next(const PulledVersion& version) {
+  return {.version = version.version,
+          .state_digest = version.state_digest,
+          .weights = [state = version.state](const TensorVisitor& visit) { source_of (*state)(visit); },
+          .bytes = 0,
+          .path = ""};
+}
+
 inline std::unique_ptr<Engine> toy_engine(std::int64_t kv_blocks = 1000, int threads = 1, Isa isa = Isa::kAuto) {
   const EngineOptions options{.threads = threads, .isa = isa, .kv_blocks = kv_blocks};
   auto engine = Engine::create(toy_model().description, options).value();

@@ -14,10 +14,11 @@
 
 namespace flotilla {
 
-// Looks at the hub beside a sweep, on a thread of its own, and fetches and applies new versions where it is asked to:
-// the sweep asks between two forward calls and never waits. While the object lives, the subscriber is its own. An error
-// that stays ends the watch without a word and takes its head away, so that no group is added to the sweep: whoever
-// looks at the hub after it meets the error too.
+// Looks at the hub beside a sweep, on a thread of its own, and fetches and checks new versions where it is asked to:
+// the sweep asks between two forward calls and never waits. While the object lives, the subscriber is its own, and what
+// is held stays as it is but for the time between take() and loaded(), in which nothing is fetched. An error that stays
+// ends the watch without a word and takes its head away, so that no group is added to the sweep: whoever looks at the
+// hub after it meets the error too.
 class VersionWatch {
  public:
   struct Options {
@@ -27,25 +28,28 @@ class VersionWatch {
     std::uint64_t seed = 0;  // of the pauses' jitter
   };
   struct Fetched {
-    PulledVersion version;
-    std::chrono::nanoseconds duration{0};  // fetch, decode and check
+    NextVersion version;
+    std::chrono::nanoseconds duration{0};  // fetch and check
   };
 
   // `held`: the newest version that is known. All outlive the watch.
   VersionWatch(Subscriber& subscriber, Version held, Options options, EventSink& events, const Clock& clock);
-  // Waits for the operation that is under way; its version is what the subscriber holds then.
-  ~VersionWatch() = default;
+  // Waits for the operation that is under way; the subscriber's next pull() gives its version.
+  ~VersionWatch();
   VersionWatch(const VersionWatch&) = delete;
   VersionWatch& operator=(const VersionWatch&) = delete;
 
-  // The newest version that was fetched, once. Thread safe.
+  // The newest version that was fetched, once; none while a newer one is being fetched. Thread safe.
   std::optional<Fetched> take();
+  // What take() gave is held now. Thread safe.
+  void loaded();
   // As last read; none before the first time and after the watch has ended. Thread safe.
   std::optional<Head> head() const;
 
  private:
   void work(const std::stop_token& stop);
   void watch(const std::stop_token& stop);
+  void hold_what_is_loaded();
 
   Subscriber& subscriber_;
   const Options options_;
@@ -53,9 +57,11 @@ class VersionWatch {
   Retrier retrier_;
   Version newest_;  // of the thread below
 
-  mutable std::mutex mutex_;  // for the two below
+  mutable std::mutex mutex_;  // for those below
   std::optional<Head> head_;
   std::optional<Fetched> fetched_;
+  bool taken_ = false;   // and the subscriber does not know yet that it is held
+  bool loaded_ = false;  // what was taken
 
   std::jthread thread_;
 };

@@ -17,10 +17,11 @@ class VersionWatchTest : public testing::Test {
   VersionWatchTest() { run_.publish(); }
 
   std::unique_ptr<Subscriber> subscriber() {
-    auto subscriber = Subscriber::create(*run_.store, run_.layout, toy_model().description, run_.learner->public_key(),
-                                         null_event_sink());
-    FLOTILLA_CHECK(subscriber->poll().ok());
-    FLOTILLA_CHECK(subscriber->pull().ok());
+    auto subscriber =
+        Subscriber::create(*run_.store, run_.layout, toy_model().description, run_.learner->public_key(),
+                           null_event_sink(), {.held = [this](TensorIndex i) { return held_->tensor(i); }});
+    FLOTILLA_CHECK(held_->load((*subscriber->pull())->weights).ok());
+    subscriber->hold();
     return subscriber;
   }
   static VersionWatch::Options options(bool fetch) {
@@ -39,6 +40,7 @@ class VersionWatchTest : public testing::Test {
   }
 
   ToyRun run_;
+  const std::unique_ptr<Engine> held_ = toy_engine();
 };
 
 TEST_F(VersionWatchTest, GivesEachNewVersionOnce) {
@@ -49,8 +51,46 @@ TEST_F(VersionWatchTest, GivesEachNewVersionOnce) {
     run_.publish();
     ASSERT_TRUE(comes_true([&] { return (fetched = watch.take()).has_value(); }));
     EXPECT_EQ(fetched->version.version, Version(version));
+    EXPECT_EQ(fetched->version.path, "delta " + std::to_string(version));
+    ASSERT_TRUE(held_->load(fetched->version.weights).ok());
+    watch.loaded();
   }
   EXPECT_FALSE(watch.take());
+}
+
+TEST_F(VersionWatchTest, FetchesNothingBetweenTakingAVersionAndHavingLoadedIt) {
+  const auto subscriber = this->subscriber();
+  std::optional<VersionWatch::Fetched> fetched;
+  {
+    VersionWatch watch(*subscriber, Version(0), options(true), null_event_sink(), system_clock());
+    run_.publish();
+    ASSERT_TRUE(comes_true([&] { return (fetched = watch.take()).has_value(); }));
+    run_.publish();
+    // Two looks at head after the second version is out.
+    for (const std::int64_t wanted : {1, 2}) {
+      run_.want(wanted);
+      ASSERT_TRUE(comes_true([&] { return watch.head() && watch.head()->wanted == wanted; }));
+    }
+    EXPECT_FALSE(watch.take());
+    ASSERT_TRUE(held_->load(fetched->version.weights).ok());
+    watch.loaded();
+    ASSERT_TRUE(comes_true([&] { return (fetched = watch.take()).has_value(); }));
+    EXPECT_EQ(fetched->version.path, "delta 2") << "of what was loaded";
+  }
+  EXPECT_EQ(subscriber->held(), Version(1)) << "the second one was not loaded";
+}
+
+TEST_F(VersionWatchTest, LeavesWhatWasLoadedAsHeld) {
+  const auto subscriber = this->subscriber();
+  {
+    VersionWatch watch(*subscriber, Version(0), options(true), null_event_sink(), system_clock());
+    run_.publish();
+    std::optional<VersionWatch::Fetched> fetched;
+    ASSERT_TRUE(comes_true([&] { return (fetched = watch.take()).has_value(); }));
+    ASSERT_TRUE(held_->load(fetched->version.weights).ok());
+    watch.loaded();
+  }
+  EXPECT_EQ(subscriber->held(), Version(1));
 }
 
 TEST_F(VersionWatchTest, OnlyLooksWhenNotAskedToFetch) {
@@ -59,7 +99,7 @@ TEST_F(VersionWatchTest, OnlyLooksWhenNotAskedToFetch) {
   run_.publish();
   ASSERT_TRUE(comes_true([&] { return watch.head() && watch.head()->version == Version(1); }));
   EXPECT_FALSE(watch.take());
-  EXPECT_EQ(subscriber->held()->version, Version(0));
+  EXPECT_EQ(subscriber->held(), Version(0));
 }
 
 TEST_F(VersionWatchTest, HasNoHeadAfterAnErrorThatStays) {

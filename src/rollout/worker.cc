@@ -1,5 +1,7 @@
 #include "rollout/worker.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
@@ -7,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -130,8 +133,9 @@ class Worker {
     }));
     FLOTILLA_ASSIGN_OR_RETURN(counter_, WorkerCounter::open(options_.state_folder, assets_.spec.run, id_));
     FLOTILLA_RETURN_IF_ERROR(make_engine());
-    subscriber_ = Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_,
-                                     options_.threads);
+    subscriber_ = Subscriber::create(
+        store_, options_.layout, assets_.description, assets_.spec.learner_key, events_,
+        {.threads = options_.threads, .held = [this](TensorIndex i) { return engine_->tensor(i); }, .stop = stop_});
     uploader_ = std::make_unique<Uploader>(store_,
                                            Uploader::Options{.status_key = options_.layout.worker_status(id_),
                                                              .status_interval = options_.status_interval,
@@ -168,6 +172,7 @@ class Worker {
     FLOTILLA_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(assets_.description, assets_.rules, demand, usable));
     log_info("worker", "memory: {}", memory_text(plan, demand, usable));
     demand.engine.kv_blocks = plan.kv_blocks;
+    kv_block_bytes_ = plan.kv_bytes / plan.kv_blocks;
     if (options_.sweep_groups == 0) {
       // What does not fit would be evicted and computed again.
       const std::int64_t group_blocks =
@@ -190,22 +195,24 @@ class Worker {
 
   Status swap_in_newest() {
     const nanoseconds begin = clock_.monotonic();
-    FLOTILLA_ASSIGN_OR_RETURN(const PulledVersion pulled,
+    FLOTILLA_ASSIGN_OR_RETURN(std::optional<NextVersion> next,
                               retrier_.run("get", "weights", stop_, [this] { return subscriber_->pull(); }));
-    if (version_ && version_->version == pulled.version) return ok_status();
-    FLOTILLA_RETURN_IF_ERROR(engine_->load(*pulled.state));
-    hold(pulled, clock_.monotonic() - begin);
+    if (!next) return ok_status();
+    FLOTILLA_RETURN_IF_ERROR(engine_->load(next->weights));
+    subscriber_->hold();
+    took(*std::move(next), clock_.monotonic() - begin);
     return ok_status();
   }
 
-  // The engine has the version now.
-  void hold(const PulledVersion& pulled, nanoseconds duration) {
-    version_ = pulled;
-    version_->state.reset();  // the subscriber keeps it as the base of the next delta
+  // The engine has the version now, and is all that has it.
+  void took(NextVersion next, nanoseconds duration) {
+    next.weights = nullptr;
+    malloc_trim(0);  // else the allocator keeps what the version was made of
+    version_ = std::move(next);
     events_.emit({"worker.pull",
-                  {{"version", pulled.version.value()},
-                   {"bytes", pulled.bytes},
-                   {"path", pulled.path},
+                  {{"version", version_->version.value()},
+                   {"bytes", version_->bytes},
+                   {"path", version_->path},
                    {"seconds", seconds_of(duration)}}});
   }
 
@@ -264,14 +271,15 @@ class Worker {
                     events_, clock_);
     }
     if (swaps_within_sweeps()) {
-      hooks.newer = [&]() -> std::optional<PulledVersion> {
+      hooks.newer = [&]() -> std::optional<NextVersion> {
         taken = watch->take();
         if (!taken) return std::nullopt;
         taken_at = clock_.monotonic();
         return taken->version;
       };
       hooks.on_swap = [&](Version) {
-        hold(taken->version, taken->duration + clock_.monotonic() - taken_at);
+        watch->loaded();
+        took(std::move(taken->version), taken->duration + clock_.monotonic() - taken_at);
         taken.reset();
         tell("working");
       };
@@ -322,7 +330,8 @@ class Worker {
                    {"evictions", now.evictions - part.before.evictions},
                    {"reward_mean", part.reward / static_cast<double>(episodes)},
                    {"seconds", seconds},
-                   {"tokens_per_second", tokens_per_second_}}});
+                   {"tokens_per_second", tokens_per_second_},
+                   {"resident_mib", static_cast<double>(std::exchange(resident_, 0)) / (1 << 20)}}});
     part = {.begin = time, .before = now, .reward = 0};
   }
 
@@ -347,6 +356,7 @@ class Worker {
     const nanoseconds rest = courtesy_.rest_after(clock_.monotonic() - computing_since_);
     if (rest.count() > 0) wait_unless_stopped(grace_.token(), std::chrono::ceil<milliseconds>(rest));
     look();
+    resident_ = std::max(resident_, resident_memory() - engine_->usage().blocks_used * kv_block_bytes_);
     engine_->give_back(courtesy_.memory_share() < 1 ? 0 : kSpareKvBytes);
     computing_since_ = clock_.monotonic();
     limited_ = limited_ || courtesy_.time_share() < 1 || courtesy_.memory_share() < 1;
@@ -437,7 +447,9 @@ class Worker {
   Wish wish_;
   Courtesy courtesy_;
   std::optional<nanoseconds> looked_;
-  nanoseconds computing_since_{0};       // the last rest
+  nanoseconds computing_since_{0};  // the last rest
+  std::int64_t kv_block_bytes_ = 0;
+  std::int64_t resident_ = 0;            // at most, since the last event about a sweep; without KV blocks in use
   bool limited_ = false;                 // in the present sweep: its speed says nothing about its size
   std::optional<OperatingPoint> point_;  // unless the number of groups is fixed
 
@@ -446,7 +458,7 @@ class Worker {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Subscriber> subscriber_;
   std::unique_ptr<Uploader> uploader_;
-  std::optional<PulledVersion> version_;  // that the engine holds
+  std::optional<NextVersion> version_;  // that the engine holds; without weights
 
   bool started_ = false;
   std::string waits_for_;

@@ -60,17 +60,18 @@ struct WorkerReport {
 // end at any time: the counters of a group are spent before it starts, so that a worker which is killed costs its
 // groups in flight and nothing else.
 //
-// A new version is swapped in between sweeps; unless the run drains them, between two forward calls of one, so that an
-// episode may be of several versions and is as stale as the oldest. A sweep with `refill` goes on while the learner
-// wants groups; in a run that drains it takes none after a new version is out, ends with the older weights, and the
-// next sweep has the new ones.
+// Of the weights there is only what the engine has packed: a new version is made out of it, tensor by tensor, by deltas
+// that were checked before. It is swapped in between sweeps; unless the run drains them, between two forward calls of
+// one, so that an episode may be of several versions and is as stale as the oldest. A sweep with `refill` goes on while
+// the learner wants groups; in a run that drains it takes none after a new version is out, ends with the older weights,
+// and the next sweep has the new ones.
 //
 // What others do on the machine limits it as Courtesy says: it rests between forward calls, or goes on with fewer
 // groups and gives memory of the others back.
 //
 // When asked to stop, the sweep under way and the uploads get `stop_grace`; then they are dropped, within one forward
-// call; weights that are being fetched then are fetched to their end. While the hub is away, operations are tried again
-// as `retry` says. Errors: those of open_run_assets() and plan_memory(), failed_precondition when the same worker is at
+// call; weights that are being fetched are given up at once. While the hub is away, operations are tried again as
+// `retry` says. Errors: those of open_run_assets() and plan_memory(), failed_precondition when the same worker is at
 // work in another process, data_loss when a version of the weights is bad, whatever the hub refuses for good.
 //
 // Runs on the calling thread, with one more for uploads, one that looks at the hub beside a sweep with `refill` or

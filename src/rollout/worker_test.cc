@@ -439,6 +439,22 @@ TEST_F(WorkerTest, StopsWhileTheHubIsAway) {
   EXPECT_EQ(report->reason, "stop");
 }
 
+TEST_F(WorkerTest, StopsWhileItFetchesWeights) {
+  run_.publish();
+  run_.want(64);
+  std::stop_source stop;
+  bool fetched = false;
+  FaultStore store(*run_.store, {}, 1, [&](const StoreCall& call) {
+    if (call.key == run_.layout.manifest(Version(0))) stop.request_stop();
+    fetched |= call.key == run_.layout.anchor(Version(0));
+    return ok_status();
+  });
+  const auto report = run_worker(store, options(), sink_, stop.get_token());
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->reason, "stop");
+  EXPECT_FALSE(fetched);
+}
+
 TEST_F(WorkerTest, IsOneProcessAtATime) {
   const auto other =
       WorkerCounter::open(run_.scratch.path() / "state", "owner/run", worker_id(run_.worker->public_key()));

@@ -24,5 +24,7 @@ Result<Bytes> encode_anchor(const ModelDescription& description, const GridState
 // data_loss when the file is not whole, not of this model or not what `expected` says; failed_precondition when its
 // format is newer than this program. The digest of the content is for the caller to compute and compare.
 Result<GridState> decode_anchor(const ModelDescription& description, ByteSpan bytes, const AnchorLabel& expected);
+// The same without a copy of the whole: keeps the bytes. That the tensors pass check_grid is for the caller to see.
+Result<TensorReader> open_anchor(const ModelDescription& description, Bytes bytes, const AnchorLabel& expected);
 
 }  // namespace flotilla

@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "sync/delta_frame.h"
-
 namespace flotilla {
 namespace {
 
@@ -219,19 +217,29 @@ Result<EncodedDelta> encode_delta(const ModelDescription& description, const Gri
   return delta;
 }
 
+DeltaApplication::DeltaApplication(const DeltaFrame& frame) : streams_(frame.streams.begin(), frame.streams.end()) {}
+
+Status DeltaApplication::apply(const TensorSpec& spec, GridTensor& tensor) {
+  const auto apply = spec.kind == TensorKind::kMatrix ? apply_matrix : apply_vector;
+  return apply(spec, streams_, tensor).with_context("delta: tensor " + spec.name);
+}
+
+Status DeltaApplication::finish() const {
+  for (int i = 0; i < kDeltaStreams; ++i) {
+    if (streams_[i].remaining() == 0) continue;
+    return data_loss(fmt::format("delta: {} bytes too many in stream {}", streams_[i].remaining(), i));
+  }
+  return ok_status();
+}
+
 Result<GridState> apply_delta(const ModelDescription& description, GridState base, ByteSpan bytes) {
   FLOTILLA_RETURN_IF_ERROR(check_grid(description, base).with_context("apply a delta: base"));
   FLOTILLA_ASSIGN_OR_RETURN(const DeltaFrame frame, read_delta_frame(description, bytes).with_context("delta"));
-  Readers readers(frame.streams.begin(), frame.streams.end());
+  DeltaApplication application(frame);
   for (std::size_t i = 0; i < description.tensors.size(); ++i) {
-    const TensorSpec& spec = description.tensors[i];
-    const auto apply = spec.kind == TensorKind::kMatrix ? apply_matrix : apply_vector;
-    FLOTILLA_RETURN_IF_ERROR(apply(spec, readers, base.tensors[i]).with_context("delta: tensor " + spec.name));
+    FLOTILLA_RETURN_IF_ERROR(application.apply(description.tensors[i], base.tensors[i]));
   }
-  for (int i = 0; i < kDeltaStreams; ++i) {
-    if (readers[i].remaining() == 0) continue;
-    return data_loss(fmt::format("delta: {} bytes too many in stream {}", readers[i].remaining(), i));
-  }
+  FLOTILLA_RETURN_IF_ERROR(application.finish());
   return base;
 }
 

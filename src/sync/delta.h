@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "model/grid.h"
+#include "sync/delta_frame.h"
 
 namespace flotilla {
 
@@ -21,6 +23,19 @@ struct EncodedDelta {
 // What leads from `before` to `after`. The same states give the same bytes with the same zstd. data_loss when a state
 // is not on the grid of the description.
 Result<EncodedDelta> encode_delta(const ModelDescription& description, const GridState& before, const GridState& after);
+
+// Applies a delta tensor by tensor, in the order of the description: each becomes the one after the changes. Strict: a
+// change out of range, one that changes nothing, or anything left at the end is data_loss, and the tensor is then
+// undefined. The frame outlives it.
+class DeltaApplication {
+ public:
+  explicit DeltaApplication(const DeltaFrame& frame);
+  Status apply(const TensorSpec& spec, GridTensor& tensor);
+  Status finish() const;
+
+ private:
+  std::vector<ByteReader> streams_;
+};
 
 // The state after the changes, made out of `base`, which is consumed. Strict: a prefix, a changed bit, a byte too much,
 // a change out of range or one that changes nothing is data_loss, and no state is returned; a newer codec is

@@ -13,6 +13,7 @@
 #include "store/fault_store.h"
 #include "sync/publisher.h"
 #include "sync/signed_json.h"
+#include "sync/state_holder_for_tests.h"
 #include "sync/subscriber.h"
 #include "sync/test_model.h"
 
@@ -130,13 +131,12 @@ class World {
 
   struct Worker {
     std::unique_ptr<FaultStore> store;
-    std::unique_ptr<Subscriber> subscriber;
+    std::unique_ptr<StateHolder> subscriber;
   };
 
   void join(Worker& worker, FaultRates rates) {
     worker.store = faulty(rates);
-    worker.subscriber =
-        Subscriber::create(*worker.store, layout_, description_, test_key()->public_key(), null_event_sink());
+    worker.subscriber = std::make_unique<StateHolder>(*worker.store, layout_, description_);
   }
 
   Status follow(Worker& worker) {

@@ -7,6 +7,8 @@
 #include "store/fault_store.h"
 #include "sync/manifest.h"
 #include "sync/publisher.h"
+#include "sync/state_holder_for_tests.h"
+#include "sync/store_access.h"
 #include "sync/subscriber.h"
 #include "sync/test_model.h"
 
@@ -21,14 +23,14 @@ class PublishTest : public ::testing::Test {
     return Publisher::open(store, layout_, description_, test_key(), {anchor_every}, null_event_sink());
   }
   std::unique_ptr<Publisher> publisher(std::int64_t anchor_every = 20) { return open(*store_, anchor_every).value(); }
-  std::unique_ptr<Subscriber> subscriber(ObjectStore& store) {
-    return Subscriber::create(store, layout_, description_, test_key()->public_key(), null_event_sink());
+  std::unique_ptr<StateHolder> subscriber(ObjectStore& store) {
+    return std::make_unique<StateHolder>(store, layout_, description_);
   }
-  std::unique_ptr<Subscriber> subscriber() { return subscriber(*store_); }
+  std::unique_ptr<StateHolder> subscriber() { return subscriber(*store_); }
   GridState next(const GridState& state) {
     return changed_state(description_, state, {.integers = 0.01, .vectors = 0.05, .scales = 0.002}, random_);
   }
-  Result<PulledVersion> pull(Subscriber& subscriber) {
+  Result<PulledVersion> pull(StateHolder& subscriber) {
     FLOTILLA_RETURN_IF_ERROR(subscriber.poll().status());
     return subscriber.pull();
   }
@@ -351,6 +353,54 @@ TEST_F(PublishTest, AFailedPullLeavesWhatIsHeld) {
   EXPECT_EQ(*worker->held()->state, state);
 }
 
+TEST_F(PublishTest, AVersionThatWasPulledAndNotTakenIsNoBaseAndIsNotFetchedAgain) {
+  const auto learner = publisher();
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  std::string calls;
+  FaultStore counted(*store_, {}, 1, [&](const StoreCall& call) {
+    calls += call.key;
+    return ok_status();
+  });
+  const auto worker = subscriber(counted);
+  ASSERT_TRUE(pull(*worker).ok());
+  state = next(state);
+  ASSERT_TRUE(learner->publish(state, 1).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  ASSERT_EQ((*worker->subscriber().pull())->path, "delta 1");
+  EXPECT_EQ(worker->subscriber().held(), Version(0));
+  calls.clear();
+  ASSERT_EQ((*worker->subscriber().pull())->path, "delta 1");
+  EXPECT_EQ(calls, "");
+
+  state = next(state);
+  ASSERT_TRUE(learner->publish(state, 2).ok());
+  const auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(pulled->path, "delta 1, delta 2");
+  EXPECT_EQ(*pulled->state, state);
+}
+
+TEST_F(PublishTest, WhatIsHeldAndNotWhatItShouldBeIsReplacedByAnAnchor) {
+  const auto learner = publisher(2);
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  GridState broken = state;
+  broken.tensors[0].q[5] ^= 1;
+  const auto worker = Subscriber::create(*store_, layout_, description_, test_key()->public_key(), null_event_sink(),
+                                         {.held = [&](TensorIndex i) { return broken.tensors[i]; }});
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  for (int i = 1; i < 3; ++i) {
+    state = next(state);
+    ASSERT_TRUE(learner->publish(state, i).ok());
+  }
+  ASSERT_TRUE(worker->poll().ok());
+  const auto pulled = worker->pull();
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ((*pulled)->path, "anchor 2");
+}
+
 TEST_F(PublishTest, AReadThatWasCorruptOnItsWayIsRepeated) {
   const auto learner = publisher();
   GridState state = random_state(description_, random_);
@@ -497,6 +547,34 @@ TEST_F(PublishTest, BadArgumentsAreErrors) {
   state.tensors[0].q[3] = -128;
   EXPECT_EQ(learner->publish(state, 0).status().code(), StatusCode::kDataLoss);
   EXPECT_TRUE(list_all(*store_, "")->empty());
+}
+
+TEST_F(PublishTest, ALargeObjectIsReadInPartsUntilAStop) {
+  Bytes large(2 * kPartBytes + 5);
+  for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<std::uint8_t>(i * i >> 7);
+  ASSERT_TRUE(store_->put("large", large).ok());
+  const StoredObject object = describe_object(large);
+  std::uint64_t fetched = 0;
+  EXPECT_EQ(fetch_described(*store_, "large", object, fetched).value(), large);
+  EXPECT_EQ(fetched, large.size());
+
+  std::stop_source stop;
+  int reads = 0;
+  FaultStore stopping(*store_, {}, 1, [&](const StoreCall&) {
+    ++reads;
+    stop.request_stop();
+    return ok_status();
+  });
+  const auto stopped = fetch_described(stopping, "large", object, fetched, 1, stop.get_token());
+  EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(reads, 1);
+
+  for (const std::size_t size : {large.size() + 1, large.size() - 1, std::size_t{kPartBytes}}) {
+    Bytes other = large;
+    other.resize(size);
+    ASSERT_TRUE(store_->put("large", other).ok());
+    EXPECT_EQ(fetch_described(*store_, "large", object, fetched).status().code(), StatusCode::kDataLoss) << size;
+  }
 }
 
 TEST_F(PublishTest, ArtifactsAreFoundByTheirContent) {

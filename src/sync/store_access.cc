@@ -16,12 +16,32 @@ Result<Bytes> read_small(ObjectStore& store, std::string_view key, std::size_t l
   return bytes;
 }
 
+namespace {
+
+// So much is reserved at once on a manifest's word.
+constexpr std::uint64_t kReservedMax = 1 << 30;
+
+// As much of the object as there is, and one byte more than there should be, to see a longer one.
+Result<Bytes> read_parts(ObjectStore& store, std::string_view key, std::uint64_t size, const std::stop_token& stop) {
+  Bytes bytes;
+  while (bytes.size() <= size) {
+    if (stop.stop_requested()) return cancelled(fmt::format("'{}': asked to stop", key));
+    const std::uint64_t wanted = std::min(kPartBytes, size + 1 - bytes.size());
+    FLOTILLA_ASSIGN_OR_RETURN(const Bytes part, store.get_range(key, bytes.size(), wanted));
+    if (bytes.empty() && part.size() == kPartBytes) bytes.reserve(std::min(size + 1, kReservedMax));
+    bytes.insert(bytes.end(), part.begin(), part.end());
+    if (part.size() < wanted) break;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const StoredObject& object,
-                              std::uint64_t& fetched, int threads) {
+                              std::uint64_t& fetched, int threads, const std::stop_token& stop) {
   Bytes bytes;
   for (int attempt = 0; attempt < 2 && bytes.size() != object.size; ++attempt) {
-    // One byte more than there should be, to see a longer object.
-    FLOTILLA_ASSIGN_OR_RETURN(bytes, store.get_range(key, 0, object.size + 1));
+    FLOTILLA_ASSIGN_OR_RETURN(bytes, read_parts(store, key, object.size, stop));
     fetched += bytes.size();
   }
   if (bytes.size() != object.size) {

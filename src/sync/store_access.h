@@ -1,5 +1,6 @@
 #pragma once
 
+#include <stop_token>
 #include <string_view>
 
 #include "base/status.h"
@@ -18,10 +19,12 @@ bool may_pass(const Status& status);
 // A whole object of at most `limit` bytes; a larger one is data_loss and is not read to its end.
 Result<Bytes> read_small(ObjectStore& store, std::string_view key, std::size_t limit);
 
-// An object that is known by its content. Bad chunks are fetched once more; bytes that are still wrong are data_loss.
-// Adds what was fetched to `fetched`. `threads` check it.
+// An object that is known by its content, read in parts of kPartBytes: between two of them a stop is seen, cancelled.
+// Bad chunks are fetched once more; bytes that are still wrong are data_loss. Adds what was fetched to `fetched`.
+// `threads` check it.
+inline constexpr std::uint64_t kPartBytes = 4 << 20;
 Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const StoredObject& object,
-                              std::uint64_t& fetched, int threads = 1);
+                              std::uint64_t& fetched, int threads = 1, const std::stop_token& stop = {});
 
 // Creates the object and reads it back. already_exists when the key holds other bytes, be they another's, torn or
 // corrupt; any other error when it is not known what the key holds.

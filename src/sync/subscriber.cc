@@ -1,6 +1,7 @@
 #include "sync/subscriber.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <vector>
@@ -9,9 +10,9 @@
 
 #include "base/log.h"
 #include "sync/anchor.h"
-#include "sync/delta.h"
 #include "sync/manifest.h"
 #include "sync/store_access.h"
+#include "sync/version_parts.h"
 
 namespace flotilla {
 namespace {
@@ -38,18 +39,19 @@ struct Path {
 class HubSubscriber final : public Subscriber {
  public:
   HubSubscriber(ObjectStore& store, HubLayout layout, ModelDescription description, PublicKey learner,
-                EventSink& events, int threads)
+                EventSink& events, SubscriberOptions options)
       : store_(store),
         layout_(std::move(layout)),
         description_(std::move(description)),
         learner_(learner),
         events_(events),
-        threads_(threads) {}
+        options_(std::move(options)) {}
 
   Result<Head> poll() override;
-  Result<PulledVersion> pull() override;
+  Result<std::optional<NextVersion>> pull() override;
+  void hold() override;
+  std::optional<Version> held() const override { return held_ ? std::optional(held_->version) : std::nullopt; }
   Result<PulledVersion> fetch(Version version) override;
-  std::optional<PulledVersion> held() const override { return held_; }
 
  private:
   using Keys = std::set<std::string>;
@@ -58,19 +60,26 @@ class HubSubscriber final : public Subscriber {
   Result<Manifest> read_manifest(Version version, const Sha256Digest* expected);
   Result<Manifest> manifest(Version version, const Sha256Digest* expected);
   Result<Path> cheapest_path(Version target, const Keys& bad);
-  Result<GridState> follow(const Path& path, Keys& bad, std::uint64_t& fetched);
-  Result<PulledVersion> load(Version target, const Sha256Digest* manifest_digest);
+  void condemn(const std::string& key, const Status& status, Keys& bad);
+  Result<VersionParts> follow(const Path& path, Keys& bad, std::uint64_t& fetched);
+  Result<Sha256Digest> digest_of(const Path& path, const VersionParts& parts, Keys& bad, GridState* state);
+  Result<NextVersion> find(Version target, const Sha256Digest* manifest_digest, GridState* state);
 
   ObjectStore& store_;
   const HubLayout layout_;
   const ModelDescription description_;
   const PublicKey learner_;
   EventSink& events_;
-  const int threads_;
+  const SubscriberOptions options_;
 
   std::optional<std::pair<Bytes, Head>> last_read_;  // bytes whose signature was checked
   std::optional<Head> head_;                         // the newest one
-  std::optional<PulledVersion> held_;
+  struct Held {
+    Version version;
+    Sha256Digest state_digest;
+  };
+  std::optional<Held> held_;
+  std::optional<NextVersion> next_;        // pulled and not held yet
   std::map<Version, Manifest> manifests_;  // a version has one manifest for all time
 };
 
@@ -183,43 +192,75 @@ Result<Path> HubSubscriber::cheapest_path(Version target, const Keys& bad) {
   return data_loss(fmt::format("no way leads to version {}: no anchor below it can be read", target.value()));
 }
 
-// Fetches and applies. An object that cannot be read or used is added to `bad`.
-Result<GridState> HubSubscriber::follow(const Path& path, Keys& bad, std::uint64_t& fetched) {
-  const auto condemn = [&](const std::string& key, Status status) {
-    if (status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kNotFound) {
-      bad.insert(key);
-      log_warning(kLog, "{}", status.message());
-      events_.emit({"hub.error", {{"operation", "get"}, {"key", key}, {"message", status.message()}}});
-    }
-    return status;
-  };
-  GridState state;
-  if (path.anchor) {
-    const std::string key = layout_.anchor(*path.anchor);
-    FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(*path.anchor, nullptr));
-    const auto bytes = fetch_described(store_, key, *manifest.anchor, fetched, threads_);
-    if (!bytes.ok()) return condemn(key, bytes.status());
-    auto decoded = decode_anchor(description_, *bytes, {layout_.prefix, *path.anchor, manifest.state});
-    if (!decoded.ok()) return condemn(key, decoded.status().with_context(key));
-    state = *std::move(decoded);
-  } else {
-    state = *held_->state;
-  }
-  for (const Version version : path.deltas) {
-    const std::string key = layout_.delta(version);
-    FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(version, nullptr));
-    const auto bytes = fetch_described(store_, key, manifest.delta->object, fetched, threads_);
-    if (!bytes.ok()) return condemn(key, bytes.status());
-    auto next = apply_delta(description_, std::move(state), *bytes);
-    if (!next.ok()) return condemn(key, next.status().with_context(key));
-    state = *std::move(next);
-  }
-  return state;
+// An object that cannot be read or used is not tried again.
+void HubSubscriber::condemn(const std::string& key, const Status& status, Keys& bad) {
+  if (status.code() != StatusCode::kDataLoss && status.code() != StatusCode::kNotFound) return;
+  bad.insert(key);
+  log_warning(kLog, "{}", status.message());
+  events_.emit({"hub.error", {{"operation", "get"}, {"key", key}, {"message", status.message()}}});
 }
 
-Result<PulledVersion> HubSubscriber::load(Version target, const Sha256Digest* manifest_digest) {
+Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uint64_t& fetched) {
+  VersionParts parts;
+  const auto fetch = [&](const std::string& key, const StoredObject& object, const auto& read) -> Status {
+    auto bytes = fetch_described(store_, key, object, fetched, options_.threads, options_.stop);
+    const Status status = bytes.ok() ? Status(read(*std::move(bytes))).with_context(key) : bytes.status();
+    condemn(key, status, bad);
+    return status;
+  };
+  if (path.anchor) {
+    FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(*path.anchor, nullptr));
+    const AnchorLabel label{layout_.prefix, *path.anchor, manifest.state};
+    FLOTILLA_RETURN_IF_ERROR(fetch(layout_.anchor(*path.anchor), *manifest.anchor, [&](Bytes bytes) -> Status {
+      FLOTILLA_ASSIGN_OR_RETURN(parts.base, open_anchor(description_, std::move(bytes), label));
+      return ok_status();
+    }));
+  } else {
+    parts.base = options_.held;
+  }
+  for (const Version version : path.deltas) {
+    FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(version, nullptr));
+    FLOTILLA_RETURN_IF_ERROR(fetch(layout_.delta(version), manifest.delta->object, [&](const Bytes& bytes) -> Status {
+      FLOTILLA_ASSIGN_OR_RETURN(parts.deltas.emplace_back(),
+                                read_delta_frame(description_, bytes).with_context("delta"));
+      return ok_status();
+    }));
+  }
+  return parts;
+}
+
+// Checks what the parts make, and keeps it where it is asked to.
+Result<Sha256Digest> HubSubscriber::digest_of(const Path& path, const VersionParts& parts, Keys& bad,
+                                              GridState* state) {
+  ThreadPool pool(options_.threads);
+  std::vector<Sha256Digest> leaves(description_.tensors.size());
+  std::size_t part = 0;
+  const Status made = make_tensors(
+      description_, parts, pool,
+      [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
+        std::vector<Status> checks(tensors.size());
+        pool.run(std::ssize(tensors), [&](std::int64_t piece, int) {
+          const auto i = static_cast<std::size_t>(piece), tensor = static_cast<std::size_t>(first) + i;
+          checks[i] = check_grid(description_.tensors[tensor], tensors[i]);
+          leaves[tensor] = tensor_digest(description_.tensors[tensor], tensors[i]);
+        });
+        for (const Status& check : checks) FLOTILLA_RETURN_IF_ERROR(check);
+        if (state != nullptr) std::ranges::move(tensors, std::back_inserter(state->tensors));
+        return ok_status();
+      },
+      part);
+  if (made.ok()) return merkle_root(leaves);
+  const std::string key = part > 0      ? layout_.delta(path.deltas[part - 1])
+                          : path.anchor ? layout_.anchor(*path.anchor)
+                                        : "";
+  const Status status = made.with_context(key);
+  condemn(key, status, bad);
+  return status;
+}
+
+// With `state` it has the whole of it after success.
+Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* manifest_digest, GridState* state) {
   FLOTILLA_ASSIGN_OR_RETURN(const Manifest wanted, manifest(target, manifest_digest));
-  if (held_ && held_->version == target && held_->state_digest == wanted.state) return *held_;
   Keys bad;
   std::uint64_t fetched = 0;
   Status failure;
@@ -228,44 +269,71 @@ Result<PulledVersion> HubSubscriber::load(Version target, const Sha256Digest* ma
     const auto path = cheapest_path(target, bad);
     if (!path.ok()) return failure.ok() ? path.status() : failure;
     const std::size_t bad_before = bad.size();
-    auto state = follow(*path, bad, fetched);
-    if (!state.ok()) {
-      failure = state.status();
+    if (state != nullptr) state->tensors.clear();
+    auto parts = follow(*path, bad, fetched);
+    const auto digest = parts.ok() ? digest_of(*path, *parts, bad, state) : parts.status();
+    if (!digest.ok()) {
+      failure = digest.status();
       if (bad.size() == bad_before) return failure;
       continue;
     }
-    const Sha256Digest digest = state_digest(description_, *state, threads_);
-    if (digest == wanted.state) {
-      return PulledVersion{target, digest, std::make_shared<const GridState>(*std::move(state)), fetched, path->text()};
+    if (*digest == wanted.state) {
+      // The same parts make the same tensors again.
+      GridSource weights = [description = description_, threads = options_.threads,
+                            made_of =
+                                std::make_shared<const VersionParts>(*std::move(parts))](const TensorVisitor& visit) {
+        ThreadPool pool(threads);
+        std::size_t part = 0;
+        const Status made = make_tensors(
+            description, *made_of, pool,
+            [&](TensorIndex first, std::span<GridTensor> tensors) {
+              for (const GridTensor& tensor : tensors) visit(first++, tensor);
+              return ok_status();
+            },
+            part);
+        FLOTILLA_CHECK(made.ok());
+      };
+      return NextVersion{target, *digest, std::move(weights), fetched, path->text()};
     }
     failure = data_loss(fmt::format("version {} by {}: the state digest is {}; the manifest says {}", target.value(),
-                                    path->text(), digest.to_hex(), wanted.state.to_hex()));
+                                    path->text(), digest->to_hex(), wanted.state.to_hex()));
     if (path->anchor) return failure;
     bad.insert("");  // every byte fetched was right: what is held is not what it should be
   }
 }
 
-Result<PulledVersion> HubSubscriber::pull() {
+Result<std::optional<NextVersion>> HubSubscriber::pull() {
   if (!head_) FLOTILLA_RETURN_IF_ERROR(poll().status());
-  if (held_ && held_->version == head_->version) return *held_;
-  auto pulled = load(head_->version, &head_->manifest)
-                    .with_context(fmt::format("pull version {} of run '{}'", head_->version.value(), layout_.prefix));
-  if (!pulled.ok()) return pulled;
-  held_ = *pulled;
+  if (held_ && held_->version == head_->version) return std::optional<NextVersion>();
+  if (next_ && next_->version == head_->version) return next_;
+  next_.reset();
+  FLOTILLA_ASSIGN_OR_RETURN(
+      next_, find(head_->version, &head_->manifest, nullptr)
+                 .with_context(fmt::format("pull version {} of run '{}'", head_->version.value(), layout_.prefix)));
+  return next_;
+}
+
+void HubSubscriber::hold() {
+  FLOTILLA_CHECK(next_ && options_.held);
+  held_ = {next_->version, next_->state_digest};
+  next_.reset();
   manifests_.erase(manifests_.begin(), manifests_.lower_bound(held_->version));
-  return pulled;
 }
 
 Result<PulledVersion> HubSubscriber::fetch(Version version) {
-  return load(version, nullptr)
-      .with_context(fmt::format("fetch version {} of run '{}'", version.value(), layout_.prefix));
+  auto state = std::make_shared<GridState>();
+  FLOTILLA_ASSIGN_OR_RETURN(NextVersion found, find(version, nullptr, state.get())
+                                                   .with_context(fmt::format("fetch version {} of run '{}'",
+                                                                             version.value(), layout_.prefix)));
+  return PulledVersion{version, found.state_digest, std::move(state), found.bytes, std::move(found.path)};
 }
 
 }  // namespace
 
 std::unique_ptr<Subscriber> Subscriber::create(ObjectStore& store, HubLayout layout, ModelDescription description,
-                                               PublicKey learner, EventSink& events, int threads) {
-  return std::make_unique<HubSubscriber>(store, std::move(layout), std::move(description), learner, events, threads);
+                                               PublicKey learner, EventSink& events, SubscriberOptions options) {
+  return std::make_unique<HubSubscriber>(store, std::move(layout), std::move(description), learner, events,
+                                         std::move(options));
 }
 
 }  // namespace flotilla

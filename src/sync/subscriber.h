@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <stop_token>
 
 #include "base/ids.h"
 #include "base/status.h"
@@ -22,24 +23,44 @@ struct PulledVersion {
   std::string path;         // "delta 4, delta 5" or "anchor 0, delta 1"
 };
 
+// A version that was checked and is not there as a whole: `weights` makes its tensors out of what was fetched and,
+// where deltas lead from there, of what is held; so it is of use until something else is held.
+struct NextVersion {
+  Version version;
+  Sha256Digest state_digest;
+  GridSource weights;
+  std::uint64_t bytes = 0;
+  std::string path;
+};
+
+struct SubscriberOptions {
+  int threads = 1;  // for the checks
+  // Tensors of what is held, for who holds versions. Called within pull() and NextVersion::weights, by `threads`
+  // threads.
+  TensorReader held = nullptr;
+  std::stop_token stop = {};  // ends a fetch: cancelled
+};
+
 // A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes
 // the cheapest path by bytes (deltas from what it holds, or an anchor and the deltas after it), and checks size and
-// SHA-256 of each object's chunks and the digest of the state, with `threads` threads for the hashes. Bad bytes are
-// fetched once more, then the anchor is taken; a wrong state digest after that is data_loss. A failed pull leaves the
-// held version as it was. One caller.
+// SHA-256 of each object's chunks and the digest of the state. Bad bytes are fetched once more, then the anchor is
+// taken; a wrong state digest after that is data_loss. Keeps no weights: what it pulls is held, as the base of the next
+// deltas, once the caller says that it has it. One caller.
 class Subscriber {
  public:
   static std::unique_ptr<Subscriber> create(ObjectStore& store, HubLayout layout, ModelDescription description,
-                                            PublicKey learner, EventSink& events, int threads = 1);
+                                            PublicKey learner, EventSink& events, SubscriberOptions options = {});
   virtual ~Subscriber() = default;
 
   // Reads `head`. not_found before the first version.
   virtual Result<Head> poll() = 0;
-  // The version that the last poll named; fetches nothing when it is held already.
-  virtual Result<PulledVersion> pull() = 0;
+  // The version that the last poll named, or none when it is held; fetches nothing when it was pulled last.
+  virtual Result<std::optional<NextVersion>> pull() = 0;
+  // SubscriberOptions::held gives the version that was pulled last from now on.
+  virtual void hold() = 0;
+  virtual std::optional<Version> held() const = 0;
   // Any version that the hub still has (for evaluation and verification). Does not change what is held.
   virtual Result<PulledVersion> fetch(Version version) = 0;
-  virtual std::optional<PulledVersion> held() const = 0;
 };
 
 // Small files of a run by digest.

@@ -114,10 +114,10 @@ class Fleet {
                                                    .episodes = std::move(finished.episodes)});
                                  return ok_status();
                                },
-                           .newer = [&]() -> std::optional<PulledVersion> {
+                           .newer = [&]() -> std::optional<NextVersion> {
                              const bool now = std::ranges::count(sweep.swaps, ++looks) > 0;
                              if (!now || newest + 1 == kVersions) return std::nullopt;
-                             return published(Version(++newest));
+                             return as_next(published(Version(++newest)));
                            }};
     const auto done = run_sweep(engine, assets_.rules, sweep.settings, items, hooks);
     FLOTILLA_CHECK(done.ok());
