@@ -58,9 +58,9 @@ class HonestRun {
                                  group.episodes = std::move(finished.episodes);
                                  return ok_status();
                                },
-                           .newer = [&]() -> std::optional<PulledVersion> {
+                           .newer = [&]() -> std::optional<NextVersion> {
                              if (engine_->usage().tokens_computed != change) return std::nullopt;
-                             return states_[1];
+                             return as_next(states_[1]);
                            }};
     FLOTILLA_CHECK(run_sweep(*engine_, assets_.rules, settings, {&item, 1}, hooks).ok());
     return group;
