@@ -17,7 +17,7 @@ std::int64_t available_memory();
 std::int64_t resident_memory();
 
 // Memory of free KV blocks that a worker keeps between two forward calls; the rest goes back to the system.
-inline constexpr std::int64_t kSpareKvBytes = 8 << 20;
+inline constexpr std::int64_t kSpareKvBytes = 4 << 20;
 
 struct MemoryDemand {
   EngineOptions engine;  // without kv_blocks

@@ -356,8 +356,8 @@ class Worker {
     const nanoseconds rest = courtesy_.rest_after(clock_.monotonic() - computing_since_);
     if (rest.count() > 0) wait_unless_stopped(grace_.token(), std::chrono::ceil<milliseconds>(rest));
     look();
-    resident_ = std::max(resident_, resident_memory() - engine_->usage().blocks_used * kv_block_bytes_);
     engine_->give_back(courtesy_.memory_share() < 1 ? 0 : kSpareKvBytes);
+    resident_ = std::max(resident_, resident_memory() - engine_->usage().blocks_used * kv_block_bytes_);
     computing_since_ = clock_.monotonic();
     limited_ = limited_ || courtesy_.time_share() < 1 || courtesy_.memory_share() < 1;
     return courtesy_.resident_groups(full_sweep());
