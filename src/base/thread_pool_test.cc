@@ -46,7 +46,7 @@ TEST(ThreadPool, helpers_take_part) {
 
 TEST(ThreadPool, each_thread_begins_with_its_own_part_of_the_range) {
   ThreadPool pool(3);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 20; ++round) {
     std::atomic<int> begun{0};
     std::atomic<std::int64_t> first[3]{-1, -1, -1};
     pool.run(12, [&](std::int64_t piece, int thread) {

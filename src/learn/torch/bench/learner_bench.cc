@@ -188,7 +188,7 @@ int run(const std::string& json, int threads, int steps, const std::string& comm
 int main(int argc, char** argv) {
   CLI::App app("The learner's optimizer step beside libtorch's matrix products");
   std::string json, command = "learner_bench";
-  int threads = core_count(), steps = 3;
+  int threads = flotilla::core_count(), steps = 3;
   app.add_option("--json", json, "Write the figures to this file");
   app.add_option("--threads", threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--steps", steps, "Times a step is measured")->check(CLI::Range(1, 1000))->capture_default_str();
