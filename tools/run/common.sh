@@ -28,7 +28,7 @@ build_preset() {
   local preset=$1
   shift
   say "building ($preset, $FLOTILLA_JOBS jobs)"
-  cmake --preset "$preset" -DFLOTILLA_TORCH="$(torch_prefix)" ${CMAKE_ARGS:-} >"/tmp/flotilla-configure-$$.log" ||
+  cmake --preset "$preset" -DFLOTILLA_TORCH="$(torch_prefix)" >"/tmp/flotilla-configure-$$.log" ||
     { cat "/tmp/flotilla-configure-$$.log" >&2; fail "CMake could not configure; the log is above"; }
   rm -f "/tmp/flotilla-configure-$$.log"
   cmake --build "build/$preset" -j "$FLOTILLA_JOBS" ${@:+--target "$@"}
