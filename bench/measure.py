@@ -30,6 +30,16 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return statistics.fmean(values), error
 
 
+def reaches(ratios: list[float], goal: float) -> bool:
+    """Whether the rounds' ratios reach a goal. A goal of 1 asks not to be slower: two equal ways miss it by chance in every
+    other run, so it is met within two standard errors of the mean, but not with a median below 0.95, however large they are."""
+    ratio = statistics.median(ratios)
+    if goal != 1:
+        return ratio >= goal
+    mean, error = mean_and_error(ratios)
+    return ratio >= 0.95 and mean + 2 * error >= 1
+
+
 def write_figures(name: str, figures: list[dict]) -> pathlib.Path:
     OUT.mkdir(parents=True, exist_ok=True)
     path = OUT / f"{name}.json"
