@@ -13,9 +13,9 @@ int core_count();
 
 // A fixed team of threads that share loops. The caller takes part, so a pool of one thread starts none. Each thread
 // takes pieces of its own part of the range first, so that what loop after loop does with the same part of the data
-// stays in the caches of one core; then what the others have left. Pieces are claimed one by one: a thread that the
-// system puts aside delays its own piece and nothing else. Idle threads watch for a tenth of a millisecond and then
-// sleep.
+// stays in the caches of one core; then what the others have left, but for the last piece of a thread that has begun.
+// Pieces are claimed one by one: a thread that the system puts aside delays the piece that it is at and the last one of
+// its part, no more. Idle threads watch for a tenth of a millisecond and then sleep.
 class ThreadPool {
  public:
   // threads >= 1, the caller included.
