@@ -113,7 +113,8 @@ QuantizedRows ForwardPass::quantized(std::int64_t cols) const {
 void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out, std::int64_t stride, bool add) {
   const QuantizedRows x = quantized(w.cols);
   // Many rows are divided among the threads, as the other loops do it: what one core wrote another need not fetch then,
-  // which takes long where their caches are far apart. Eight rows are a tile of the kernels.
+  // which takes long where their caches are far apart. Parts are of whole eights: a tile of AVX-512's kernels and two
+  // of NEON's; AVX2's are of six rows, and a part ends with a smaller one.
   constexpr std::int64_t kTile = 8;
   const std::int64_t tiles = (rows + kTile - 1) / kTile;
   const std::int64_t parts = std::clamp<std::int64_t>(rows / kPartRows, 1, pool_.active());
