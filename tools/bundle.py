@@ -20,8 +20,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 SIZE_MAX = 20_000_000
 # Every Linux of this kind has them, and they must fit its kernel and each other.
 GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|mvec))\.so\.\d+$")
-# Compiled into the program: no library tells of them. Their packages are found by a header, for those that tools/packages.txt
-# names may only depend on the ones with the files and their terms.
+# Compiled into the program: no library tells of them. Their packages are found by a header, for those that
+# tools/packages.txt names may only depend on the ones with the files and their terms.
 HEADERS = ["nlohmann/json.hpp", "toml++/toml.h", "CLI/CLI.hpp", "spdlog/spdlog.h", "boost/version.hpp"]
 COMMON_LICENSES = pathlib.Path("/usr/share/common-licenses")
 

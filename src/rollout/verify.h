@@ -26,8 +26,7 @@ struct VerifyReport {
 // Replays groups: whatever fixes a group's content is computed again and compared exactly, without a tolerance.
 //
 // 1. The group is whole (check_group), of this run: seed, sampling, digests, group size, versions that change as it
-// allows; its task is the one that the
-//    run assigns to its worker and counter; its prompt is that task's.
+//    allows; its task is the one that the run assigns to its worker and counter; its prompt is that task's.
 // 2. Environment and rules: each episode is built again from its model tokens; observations, turns, end, reward and
 //    metrics are equal.
 // 3. Weights: each version that the group names has the recorded state digest, and computes the tokens of its spans in
