@@ -95,17 +95,26 @@ bool has_key() {
   return fs::exists(key_path(), error);
 }
 
-// A run that was trained in another folder would begin anew here, although the hub has its versions.
+// A run that was trained in another folder would begin anew here, although the hub has its versions. What cannot be
+// read may be there.
 Status check_folder(const RunSection& run, const ModelDescription& description) {
-  const auto has_checkpoint = [&](const fs::path& folder) {
-    const auto numbers = CheckpointFolder(folder / "checkpoints", description, 1).list();
-    return numbers.ok() && !numbers->empty();
+  const auto has_checkpoint = [&](const fs::path& folder) -> Result<bool> {
+    FLOTILLA_ASSIGN_OR_RETURN(const auto numbers, CheckpointFolder(folder / "checkpoints", description, 1).list());
+    return !numbers.empty();
   };
   std::error_code error;
   const fs::path last = fs::read_symlink(learner_link(run.hub, run.name), error);
-  if (error || !has_checkpoint(last) || has_checkpoint(run.folder)) return ok_status();
-  const auto hub = open_directory_store(run.hub, false);
-  if (!hub.ok() || !(*hub)->get(HubLayout{run.name}.head()).ok()) return ok_status();
+  if (error) return ok_status();
+  FLOTILLA_ASSIGN_OR_RETURN(const bool here, has_checkpoint(run.folder));
+  if (here) return ok_status();
+  FLOTILLA_ASSIGN_OR_RETURN(const bool there, has_checkpoint(last));
+  if (!there) return ok_status();
+  const auto head = [&]() -> Status {
+    FLOTILLA_ASSIGN_OR_RETURN(const auto hub, open_directory_store(run.hub, false));
+    return hub->get(HubLayout{run.name}.head()).status();
+  }();
+  if (head.code() == StatusCode::kNotFound) return ok_status();
+  if (!head.ok()) return head.with_context("hub " + run.hub);
   return failed_precondition(
       fmt::format("run {} has its checkpoints in {}, and {} has none: name that folder "
                   "(--run.folder), or remove them to begin anew",
@@ -225,7 +234,7 @@ Status publish_run(ObjectStore& store, const HubLayout& layout, const Workshop& 
   return publish_run_spec(store, layout, shop.spec, *shop.key);
 }
 
-// For `flotilla stop` only: training goes on without it.
+// For `flotilla stop` and check_folder: training goes on without it.
 void make_learner_link(const RunSection& run) {
   const fs::path link = learner_link(run.hub, run.name);
   const fs::path fresh = link.string() + ".new";
@@ -251,11 +260,11 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                                                                      [&control](std::string_view command) {
                                                                        return answer_learner_command(control, command);
                                                                      }));
-  make_learner_link(config.run);
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(config.run.folder / "run.toml", config_toml(config)));
 
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_directory_store(config.run.hub, true));
   FLOTILLA_RETURN_IF_ERROR(publish_run(*store, layout, shop).with_context("run " + config.run.name));
+  make_learner_link(config.run);  // not before: the one that is there says where this run's checkpoints are
   FLOTILLA_ASSIGN_OR_RETURN(
       const auto events, EventLog::open({.folder = config.run.folder / "events",
                                          .writer = kWriter,
