@@ -1,4 +1,4 @@
-"""What the built programs say of a wrong use: exit code, who says it, what was meant; and examples in all help pages."""
+"""What the built programs say of a wrong use: exit code, who says it, what was meant; examples in all help pages."""
 import os
 import pathlib
 import re
@@ -37,9 +37,10 @@ class CommandLine(unittest.TestCase):
             self.assertRegex(flotilla(*page, "--help").stdout, r"Examples?:\n  flotilla " + page[0], page)
 
     def test_a_misspelt_setting_of_a_worker_is_told_the_nearest(self):
-        for arguments in (("/no/hub/ada/demo", "--worker.swep_groups", "3"), ("--worker.swep_groups=3", "/no/hub/ada/demo")):
+        run = "/no/hub/ada/demo"
+        for arguments in ((run, "--worker.swep_groups", "3"), ("--worker.swep_groups=3", run)):
             self.fails(USAGE, "nearest known one is --worker.sweep_groups", "work", *arguments)
-        self.fails(USAGE, "unknown argument '--nmae'", "work", "/no/hub/ada/demo", "--nmae", "x")
+        self.fails(USAGE, "unknown argument '--nmae'", "work", run, "--nmae", "x")
 
     def test_a_worker_takes_its_section_of_a_run_and_no_misspelt_one(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
@@ -56,6 +57,11 @@ class CommandLine(unittest.TestCase):
         self.fails(FAILURE, "none.gguf", "bench", "prefill", "--model", "none.gguf")
         if (BIN / "flotilla-learner").exists():
             self.fails(FAILURE, "none.gguf", "learn", "hub/ada/demo", "--model.source", "none.gguf")
+
+    def test_what_names_no_model_is_a_wrong_use(self):
+        for command in ("eval", "chat", "serve"):
+            for text in ("", "a@b", "a@2"):
+                self.fails(USAGE, "version number|neither a model file", command, text)
 
     @unittest.skipUnless((BIN / "flotilla-learner").exists(), "built without the learner")
     def test_the_learner_speaks_as_the_program_that_was_started(self):

@@ -29,10 +29,12 @@ Result<SubjectAddress> SubjectAddress::parse(const std::string& text) {
   }
   auto address = RunAddress::parse(run);
   if (!address.ok()) {
-    return not_found(
-        fmt::format("'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
-                    "HUB/OWNER/RUN@VERSION)",
-                    text));
+    const std::string message = fmt::format(
+        "'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "
+        "HUB/OWNER/RUN@VERSION)",
+        text);
+    const bool path_like = !text.empty() && !subject.version && text.find("://") == std::string::npos;
+    return path_like ? not_found(message) : invalid_argument(message);
   }
   subject.run = std::move(*address);
   return subject;

@@ -16,7 +16,7 @@ struct SubjectAddress {
   RunAddress run;
   std::optional<Version> version;  // none: the newest
 
-  // Looks at the file system. invalid_argument for what is none of them.
+  // Looks at the file system. not_found for what may be a path and leads to nothing, invalid_argument for other text.
   static Result<SubjectAddress> parse(const std::string& text);
 };
 

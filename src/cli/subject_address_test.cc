@@ -39,7 +39,10 @@ TEST(SubjectAddress, WhatIsNoneOfThemIsSaid) {
   EXPECT_THAT(SubjectAddress::parse("missing.gguf").status().message(), HasSubstr("neither a model file"));
   EXPECT_EQ(SubjectAddress::parse("missing.gguf").status().code(), StatusCode::kNotFound)
       << "a failure, not a wrong use: the exit code is that of the learner";
-  EXPECT_THAT(SubjectAddress::parse("").status().message(), HasSubstr("neither a model file"));
+  for (const char* wrong : {"", "a@2", "s3://bucket/ada/demo"}) {
+    EXPECT_THAT(SubjectAddress::parse(wrong).status().message(), HasSubstr("neither a model file")) << wrong;
+    EXPECT_EQ(SubjectAddress::parse(wrong).status().code(), StatusCode::kInvalidArgument) << wrong;
+  }
   for (const char* wrong : {"/hub/ada/demo@", "/hub/ada/demo@x", "/hub/ada/demo@-1", "/hub/ada/demo@1x"}) {
     EXPECT_THAT(SubjectAddress::parse(wrong).status().message(), HasSubstr("is not a version number")) << wrong;
   }
