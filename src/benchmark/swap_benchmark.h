@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -9,15 +9,15 @@ namespace flotilla {
 
 // What a new version costs a worker that runs.
 struct SwapTime {
-  double apply_seconds = 0;  // the delta, and the digest of the state that it gives
-  double load_seconds = 0;   // of that state into the engine, in the place of the one before
+  double pull_seconds = 0;  // fetching its delta and checking what it makes of the version before
+  double load_seconds = 0;  // making that again, into the engine
 };
 
 // The version after `state`, as a step of training leaves it: one in 256 of a matrix' integers moves by one.
 GridState next_version(GridState state);
 
-// Applies the delta to `before` and loads the result, with `threads` for the digest. Errors are those of apply_delta()
-// and of the engine, which holds the new state after.
-Result<SwapTime> measure_swap(Engine& engine, const GridState& before, ByteSpan delta, int threads);
+// Follows a run in memory as a worker does: `state` is its version 0, and so many come after it, the last of which the
+// engine holds in the end. The pulls take `threads` threads. Errors are those of publishing, pulling and loading.
+Result<std::vector<SwapTime>> measure_swaps(Engine& engine, GridState state, int threads, int versions);
 
 }  // namespace flotilla

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/random_model.h"
-#include "sync/delta.h"
 
 namespace flotilla {
 namespace {
@@ -44,24 +43,25 @@ float logprob(Engine& engine) {
   return result;
 }
 
-TEST(SwapBenchmark, LeavesTheNewVersionInTheEngine) {
-  const GridState after = next_version(model().state);
-  const EncodedDelta delta = encode_delta(model().description, model().state, after).value();
-  EXPECT_GT(delta.changed, 0);
+TEST(SwapBenchmark, LeavesTheLastVersionInTheEngine) {
+  const GridState after = next_version(next_version(model().state));
   const auto engine = engine_with(model().state);
   const auto expected = engine_with(after);
   ASSERT_NE(logprob(*engine), logprob(*expected));
-  const SwapTime time = measure_swap(*engine, model().state, delta.bytes, 2).value();
+  const std::vector<SwapTime> times = measure_swaps(*engine, model().state, 2, 2).value();
   EXPECT_EQ(logprob(*engine), logprob(*expected));
-  EXPECT_GT(time.apply_seconds, 0);
-  EXPECT_GT(time.load_seconds, 0);
+  ASSERT_EQ(times.size(), 2u) << "version 0 is none that takes the place of another";
+  for (const SwapTime& time : times) {
+    EXPECT_GT(time.pull_seconds, 0);
+    EXPECT_GT(time.load_seconds, 0);
+  }
 }
 
-TEST(SwapBenchmark, RefusesADeltaThatIsDamaged) {
-  Bytes delta = encode_delta(model().description, model().state, next_version(model().state)).value().bytes;
-  delta.pop_back();
+TEST(SwapBenchmark, TakesNoStateOfOtherSizes) {
+  GridState state = model().state;
+  state.tensors.pop_back();
   const auto engine = engine_with(model().state);
-  EXPECT_EQ(measure_swap(*engine, model().state, delta, 1).status().code(), StatusCode::kDataLoss);
+  EXPECT_FALSE(measure_swaps(*engine, state, 1, 1).ok());
 }
 
 }  // namespace

@@ -19,9 +19,9 @@
 #include "cli/bench_figures.h"
 #include "cli/bench_process.h"
 #include "cli/commands.h"
+#include "cli/worker_allocator.h"
 #include "engine/random_model.h"
 #include "model/published_sizes.h"
-#include "sync/delta.h"
 #include "telemetry/progress_line.h"
 
 namespace flotilla {
@@ -206,27 +206,27 @@ Status bench_rollout(const BenchOptions& options) {
 }
 
 Status bench_swap(const BenchOptions& options) {
+  use_worker_allocator();
   FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
   ProgressLine progress(std::cerr, inspect_terminal(2));
   progress.update("preparing " + options.model);
   FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, model_of(options.model));
-  FLOTILLA_ASSIGN_OR_RETURN(const EncodedDelta delta,
-                            encode_delta(model.description, model.state, next_version(model.state)));
   progress.finish();
   Report report(options);
   for (const int threads : thread_counts(options)) {
     FLOTILLA_ASSIGN_OR_RETURN(const auto engine,
                               Engine::create(model.description, {.threads = threads, .isa = isa, .kv_blocks = 1}));
-    std::vector<double> apply, load;
-    for (int i = 0; i <= options.repeat; ++i) {
-      FLOTILLA_ASSIGN_OR_RETURN(const SwapTime time, measure_swap(*engine, model.state, delta.bytes, threads));
-      if (i == 0) continue;  // the first touches memory
-      apply.push_back(1e3 * time.apply_seconds);
+    progress.update(fmt::format("{} versions, {} threads", options.repeat, threads));
+    FLOTILLA_ASSIGN_OR_RETURN(const auto times, measure_swaps(*engine, model.state, threads, options.repeat));
+    progress.finish();
+    std::vector<double> pull, load;
+    for (const SwapTime& time : times) {
+      pull.push_back(1e3 * time.pull_seconds);
       load.push_back(1e3 * time.load_seconds);
     }
     const std::string what = fmt::format("{} threads, {}", threads, isa_name(engine->isa()));
-    report.milliseconds(fmt::format("{}, apply and check a delta, {}", options.model, what), apply);
-    report.milliseconds(fmt::format("{}, load it on top of that, {}", options.model, what), load,
+    report.milliseconds(fmt::format("{}, fetch and check a version, {}", options.model, what), pull);
+    report.milliseconds(fmt::format("{}, load it, {}", options.model, what), load,
                         "goal for smollm2-135m: at most 100 ms");
   }
   return report.write();
@@ -292,8 +292,9 @@ void add_bench_command(CLI::App& app, Action& action) {
       add(*bench, action, "rollout", "8 prompts x 8 samples, prompt 128, 32 to 96 tokens each, prompts included",
           "--json rollout.json", options, bench_rollout);
   add_engine_options(rollout, *options);
-  CLI::App* swap = add(*bench, action, "swap", "A new version under a running engine: applying its delta, loading it",
-                       "--threads 1,2", options, bench_swap);
+  CLI::App* swap =
+      add(*bench, action, "swap", "A new version at a running worker: fetching and checking it, loading it",
+          "--threads 1,2", options, bench_swap);
   add_model_options(swap, *options);
   add_bench_start(*bench, action);
   add_bench_memory(*bench, action);

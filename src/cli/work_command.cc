@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <malloc.h>
-
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -15,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/run_address.h"
 #include "cli/stop_signals.h"
+#include "cli/worker_allocator.h"
 #include "config/config.h"
 #include "config/run_config.h"
 #include "rollout/machine_use.h"
@@ -71,17 +70,8 @@ Result<std::unique_ptr<EventLog>> open_log(ObjectStore& store, const HubLayout& 
   return EventLog::open(std::move(log));
 }
 
-// Big buffers go back to the system when they are freed, and threads have no heaps of their own: otherwise the
-// allocator keeps some 30 MiB of what versions were made of.
-void keep_little() {
-  constexpr int kBig = 1 << 20;
-  mallopt(M_MMAP_THRESHOLD, kBig);
-  mallopt(M_TRIM_THRESHOLD, kBig);
-  mallopt(M_ARENA_MAX, 1);
-}
-
 Status work(const WorkOptions& options) {
-  keep_little();
+  use_worker_allocator();
   StopSignals signals;
   FLOTILLA_ASSIGN_OR_RETURN(const WorkConfig config, read_config(options));
   FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
