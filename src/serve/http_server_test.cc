@@ -369,6 +369,29 @@ TEST(HttpServer, AClientMayTakeItsAnswerSlowlyAsLongAsItTakesSome) {
   EXPECT_TRUE(json::accept(body_of(answer)));
 }
 
+// Each round's answer has some 100,000 logprobs. An answer made in one go lets others pass once or twice, at its ends.
+TEST(HttpServer, AnotherClientIsServedWhileALargeAnswerIsMade) {
+  TestServer test;
+  const json body = {{"model", "toy"}, {"prompt", json(127, kToyA)}, {"n", 128}, {"max_tokens", 0}, {"logprobs", 5},
+                     {"echo", true}};
+  RawClient other(test.server->port());
+  int between = 0;  // answers to the other client after the service is done and before the large answer is made
+  for (int round = 1; round <= 20 && between < 10; ++round) {
+    RawClient large(test.server->port());
+    large.send(post("/v1/completions", body));
+    between = 0;
+    for (bool made = false; !made;) {
+      const std::string metrics = other.send(get("/metrics", "")).read("flotilla_request_seconds_count");
+      const auto says = [&](std::string_view line) { return metrics.find(line) != std::string::npos; };
+      made = says(fmt::format("outcome=\"completed\"}} {}\n", round));
+      between += !made && says(fmt::format("flotilla_prompt_tokens_total {}\n", 127 * round)) &&
+                 says("flotilla_requests_queued 0\n") && says("flotilla_requests_running 0\n");
+    }
+    EXPECT_THAT(large.read(), StartsWith("HTTP/1.1 200"));
+  }
+  EXPECT_GE(between, 10);
+}
+
 TEST(HttpServer, AClientThatLeavesIsNoticedBehindItsNextRequest) {
   GateClock clock;
   TestServer test({}, "toy", clock);
