@@ -53,12 +53,14 @@ StoredObject describe_object(ByteSpan bytes) {
   return object;
 }
 
-std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads) {
+std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads,
+                                      const std::stop_token& stop) {
   FLOTILLA_CHECK(bytes.size() == object.size);
   const std::size_t chunks = object.chunks.size();
   std::vector<std::uint8_t> right(chunks);
   ThreadPool pool(static_cast<int>(std::clamp<std::size_t>(chunks, 1, static_cast<std::size_t>(threads))));
   pool.run(static_cast<std::int64_t>(chunks), [&](std::int64_t chunk, int) {
+    if (stop.stop_requested()) return;
     const auto i = static_cast<std::size_t>(chunk);
     const std::size_t begin = i * kChunkBytes;
     right[i] =

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,11 @@ struct StoredObject {
   bool operator==(const StoredObject&) const = default;
 };
 StoredObject describe_object(ByteSpan bytes);
-// Chunks that are not as described, of bytes of the described size. `threads` of them are hashed
-// at a time: of an anchor this is much of the time between its arrival and its first token.
-std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads = 1);
+// Chunks that are not as described, of bytes of the described size; after a stop, also those that were not looked at.
+// `threads` of them are hashed at a time: of an anchor this is much of the time between its arrival and its first
+// token.
+std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads = 1,
+                                      const std::stop_token& stop = {});
 
 // What changes lead from another version to this one.
 struct DeltaObject {

@@ -577,6 +577,47 @@ TEST_F(PublishTest, ALargeObjectIsReadInPartsUntilAStop) {
   }
 }
 
+TEST_F(PublishTest, AChunkIsNotFetchedAgainAfterAStop) {
+  const Bytes good(3 * kChunkBytes, 7);
+  Bytes bad = good;
+  bad[5] ^= 1, bad[2 * kChunkBytes] ^= 1;
+  ASSERT_TRUE(store_->put("large", bad).ok());
+  std::stop_source stop;
+  int reads = 0;
+  FaultStore stopping(*store_, {}, 1, [&](const StoreCall&) {
+    if (++reads == 2) {
+      stop.request_stop();
+      EXPECT_TRUE(store_->put("large", good).ok());
+    }
+    return ok_status();
+  });
+  std::uint64_t fetched = 0;
+  const auto stopped = fetch_described(stopping, "large", describe_object(good), fetched, 1, stop.get_token());
+  EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(reads, 2) << "the whole and the first bad chunk";
+}
+
+TEST_F(PublishTest, AnObjectThatBecomesShorterBetweenTwoPartsIsDataLoss) {
+  const Bytes large(2 * kPartBytes, 7);
+  ASSERT_TRUE(store_->put("large", large).ok());
+  int reads = 0;
+  FaultStore shrinking(*store_, {}, 1, [&](const StoreCall&) {
+    return ++reads == 2 ? store_->put("large", Bytes(kPartBytes / 2, 7)).status() : ok_status();
+  });
+  std::uint64_t fetched = 0;
+  const auto found = fetch_described(shrinking, "large", describe_object(large), fetched);
+  EXPECT_EQ(found.status().code(), StatusCode::kDataLoss) << found.status().to_string();
+}
+
+TEST_F(PublishTest, ALargeObjectTakesTheMemoryThatItNeeds) {
+  const Bytes large((32 << 20) + kPartBytes + 5, 7);
+  ASSERT_TRUE(store_->put("large", large).ok());
+  std::uint64_t fetched = 0;
+  const auto found = fetch_described(*store_, "large", describe_object(large), fetched);
+  ASSERT_TRUE(found.ok()) << found.status().to_string();
+  EXPECT_EQ(found->capacity(), large.size() + 1);
+}
+
 TEST_F(PublishTest, ArtifactsAreFoundByTheirContent) {
   const auto digest = put_artifact(*store_, layout_, as_bytes("tokenizer"));
   ASSERT_TRUE(digest.ok());

@@ -19,9 +19,9 @@ bool may_pass(const Status& status);
 // A whole object of at most `limit` bytes; a larger one is data_loss and is not read to its end.
 Result<Bytes> read_small(ObjectStore& store, std::string_view key, std::size_t limit);
 
-// An object that is known by its content, read in parts of kPartBytes: between two of them a stop is seen, cancelled.
-// Bad chunks are fetched once more; bytes that are still wrong are data_loss. Adds what was fetched to `fetched`.
-// `threads` check it.
+// An object that is known by its content, read in parts of kPartBytes. Bad chunks are fetched once more; bytes that are
+// still wrong, or too many or too few, are data_loss. Adds what was fetched to `fetched`. `threads` check it. A stop is
+// seen between two parts and between two chunks that are checked: cancelled.
 inline constexpr std::uint64_t kPartBytes = 4 << 20;
 Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const StoredObject& object,
                               std::uint64_t& fetched, int threads = 1, const std::stop_token& stop = {});
