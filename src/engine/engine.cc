@@ -119,9 +119,9 @@ class CpuEngine final : public Engine {
     }
     const FloatMode mode;
     pool_.set_active(pool_.threads());
-    weights_.load(state, pool_);
-    loaded_ = true;
-    return ok_status();
+    const Status status = weights_.load(state, pool_);
+    loaded_ = status.ok();
+    return status;
   }
 
   GridTensor tensor(TensorIndex index) const override {

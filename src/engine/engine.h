@@ -114,7 +114,7 @@ class Engine {
 
   // Takes new weights. failed_precondition while sequences are open that are not to be kept; data_loss when a state is
   // not on the grid of the description. A source is of a state that was checked; it may read this engine's tensors,
-  // each before it shows it.
+  // each before it shows it. After an error of the source no weights are loaded.
   Status load(const GridState& state, OpenSequences open = OpenSequences::kRefuse);
   virtual Status load(const GridSource& state, OpenSequences open = OpenSequences::kRefuse) = 0;
   // Of the weights as they were loaded, to the last bit. Safe beside everything but load().

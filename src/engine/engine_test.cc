@@ -199,9 +199,22 @@ TEST(Engine, TakesWeightsThatAreMadeOutOfItsOwn) {
       for (auto& q : tensor.vector_q) q = static_cast<std::int16_t>(q / 2);
       visit(static_cast<TensorIndex>(i), tensor);
     }
+    return ok_status();
   };
   ASSERT_TRUE(engine->load(negated).ok());
   EXPECT_EQ(engine->logprobs(tokens(20)).value(), make_engine(32, next)->logprobs(tokens(20)).value());
+}
+
+TEST(Engine, ComputesNothingWithWeightsThatCameInPart) {
+  const auto engine = make_engine();
+  const GridSource broken = [&](const TensorVisitor& visit) {
+    visit(0, model().state.tensors[0]);
+    return data_loss("tensor 1");
+  };
+  EXPECT_EQ(engine->load(broken).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(engine->logprobs(tokens(20)).status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(engine->load(model().state).ok());
+  EXPECT_TRUE(engine->logprobs(tokens(20)).ok());
 }
 
 void set_scales(GridState& state, TensorIndex tensor, float scale) {

@@ -186,11 +186,11 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
     for (const std::int32_t cols : {16, 64, 144, 576, 832, 1600}) {
       const RandomModel model = random_model(one_layer(cols, 80), 11).value();
       auto expected = PackedWeights::create(model.description, reference).value();
-      expected.load(source_of(model.state), pool);
+      ASSERT_TRUE(expected.load(source_of(model.state), pool).ok());
       for (const auto& [name, kernels] : vector_kernels(two_bytes)) {
         SCOPED_TRACE(name + " cols " + std::to_string(cols));
         auto packed = PackedWeights::create(model.description, kernels).value();
-        packed.load(source_of(model.state), pool);
+        ASSERT_TRUE(packed.load(source_of(model.state), pool).ok());
         std::vector<float> a(static_cast<std::size_t>(cols));
         std::vector<float> b(a.size());
         expected.embed(100, a.data());
@@ -234,7 +234,7 @@ TEST(Kernels, AProductEqualsTheSumOfTheRoundedFactors) {
   const RandomModel model = random_model(one_layer(64, 80), 13).value();
   const KernelTable kernels = scalar_kernels(false);
   auto packed = PackedWeights::create(model.description, kernels).value();
-  packed.load(source_of(model.state), pool);
+  ASSERT_TRUE(packed.load(source_of(model.state), pool).ok());
   const auto x = random_values(3, 64);
   std::vector<std::uint8_t> q(128);
   float scale = 0;
@@ -269,7 +269,7 @@ TEST(Kernels, ProductsOfTheLargestIntegersAreExact) {
   for (const bool two_bytes : {false, true}) {
     const auto product = [&](const KernelTable& kernels) {
       auto packed = PackedWeights::create(model.description, kernels).value();
-      packed.load(source_of(model.state), pool);
+      EXPECT_TRUE(packed.load(source_of(model.state), pool).ok());
       const std::int64_t stride = static_cast<std::int64_t>(kCols) * kernels.activation_bytes;
       std::vector<std::uint8_t> q(static_cast<std::size_t>(5 * stride));
       std::vector<float> scales(5 * 2);
@@ -476,7 +476,7 @@ TEST(Kernels, AWholePassAgreesWithTheReference) {
   const RandomModel model = random_model(one_layer(144, 208), 17).value();
   const auto logits = [&](const KernelTable& kernels) {
     auto weights = PackedWeights::create(model.description, kernels).value();
-    weights.load(source_of(model.state), pool);
+    EXPECT_TRUE(weights.load(source_of(model.state), pool).ok());
     auto kv = KvPool::create(4, 2 * kBlockTokens * 48).value();
     auto pass = ForwardPass::create(model.description, kernels, weights, kv, pool).value();
     std::vector<std::int32_t> table;

@@ -72,7 +72,7 @@ class PoisonedKv : public testing::Test {
     return d;
   }
 
-  PoisonedKv() { weights_.load(source_of(model_.state), threads_); }
+  PoisonedKv() { FLOTILLA_CHECK(weights_.load(source_of(model_.state), threads_).ok()); }
 
   Status run(std::int32_t begin, std::int32_t end, std::int32_t first, std::int32_t second) {
     const std::int32_t table[] = {first, second};

@@ -155,9 +155,9 @@ void PackedWeights::find_places() {
   if (embedding_) place(*embedding_, {description_.embedding});
 }
 
-void PackedWeights::load(const GridSource& state, ThreadPool& pool) {
+Status PackedWeights::load(const GridSource& state, ThreadPool& pool) {
   vectors_.resize(description_.tensors.size());
-  state([&](TensorIndex index, const GridTensor& tensor) {
+  FLOTILLA_RETURN_IF_ERROR(state([&](TensorIndex index, const GridTensor& tensor) {
     const auto i = static_cast<std::size_t>(index);
     const TensorSpec& spec = description_.tensors[i];
     if (spec.kind == TensorKind::kVector) {
@@ -173,8 +173,9 @@ void PackedWeights::load(const GridSource& state, ThreadPool& pool) {
         pack(tensor, spec.rows, panel, matrix, first_panel + panel);
       }
     });
-  });
+  }));
   load_vectors();
+  return ok_status();
 }
 
 void PackedWeights::load_vectors() {

@@ -32,8 +32,8 @@ class PackedWeights {
   static Result<PackedWeights> create(const ModelDescription& description, const KernelTable& kernels);
 
   // The state was checked against the description. It may be made out of what is here: a tensor is written once it is
-  // shown.
-  void load(const GridSource& state, ThreadPool& pool);
+  // shown. After an error of the source nothing here is of use.
+  Status load(const GridSource& state, ThreadPool& pool);
   // As it was loaded: packing loses nothing.
   GridTensor unpack(TensorIndex tensor) const;
 

@@ -200,6 +200,7 @@ std::uint16_t float_to_bf16(float value) {
 GridSource source_of(const GridState& state) {
   return [&state](const TensorVisitor& visit) {
     for (std::size_t i = 0; i < state.tensors.size(); ++i) visit(static_cast<TensorIndex>(i), state.tensors[i]);
+    return ok_status();
   };
 }
 

@@ -51,9 +51,9 @@ struct GridState {
 };
 
 // A state that need not be in memory as a whole: shows its tensors one by one, in the order of the description, each
-// while the visitor runs.
+// while the visitor runs. On an error it has shown those before.
 using TensorVisitor = std::function<void(TensorIndex index, const GridTensor& tensor)>;
-using GridSource = std::function<void(const TensorVisitor& visit)>;
+using GridSource = std::function<Status(const TensorVisitor& visit)>;
 GridSource source_of(const GridState& state);  // which outlives it
 // Any tensor of a state that somebody holds.
 using TensorReader = std::function<GridTensor(TensorIndex index)>;

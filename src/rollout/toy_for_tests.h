@@ -140,7 +140,7 @@ inline PulledVersion toy_version(std::uint64_t number) {
 inline NextVersion as_next(const PulledVersion& version) {
   return {.version = version.version,
           .state_digest = version.state_digest,
-          .weights = [state = version.state](const TensorVisitor& visit) { source_of (*state)(visit); },
+          .weights = [state = version.state](const TensorVisitor& visit) { return source_of(*state)(visit); },
           .bytes = 0,
           .path = ""};
 }

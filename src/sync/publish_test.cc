@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include <fmt/format.h>
 
 #include "store/fault_store.h"
@@ -16,6 +20,11 @@ namespace flotilla {
 namespace {
 
 using ::testing::HasSubstr;
+
+struct Events final : EventSink {
+  void emit(Event event) override { kinds.push_back(event.kind); }
+  std::vector<std::string> kinds;
+};
 
 class PublishTest : public ::testing::Test {
  protected:
@@ -399,6 +408,90 @@ TEST_F(PublishTest, WhatIsHeldAndNotWhatItShouldBeIsReplacedByAnAnchor) {
   const auto pulled = worker->pull();
   ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
   EXPECT_EQ((*pulled)->path, "anchor 2");
+}
+
+TEST_F(PublishTest, WhatIsHeldAndFitsNoDeltaIsReplacedByAnAnchor) {
+  const auto learner = publisher();
+  GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  GridState broken = state;
+  broken.tensors[0].q.assign(broken.tensors[0].q.size(), kMatrixLimit);  // no step up is possible
+  Events events;
+  const auto worker = Subscriber::create(*store_, layout_, description_, test_key()->public_key(), events,
+                                         {.held = [&](TensorIndex i) { return broken.tensors[i]; }});
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  const auto pulled = worker->pull();
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ((*pulled)->path, "anchor 0, delta 1");
+  EXPECT_THAT(events.kinds, testing::Not(testing::Contains("hub.error"))) << "nothing is wrong with the hub";
+}
+
+TEST_F(PublishTest, ATensorThatIsNoLongerWhatWasCheckedIsNotShown) {
+  const auto learner = publisher();
+  const GridState zero = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(zero, 0).ok());
+  GridState held = zero;
+  const auto worker = Subscriber::create(*store_, layout_, description_, test_key()->public_key(), null_event_sink(),
+                                         {.held = [&](TensorIndex i) { return held.tensors[i]; }});
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  const GridState one = next(zero);
+  ASSERT_TRUE(learner->publish(one, 1).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  const auto pulled = worker->pull();
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  held.tensors[2].scales[0] ^= 1;
+  TensorIndex shown = 0;
+  const Status made = (*pulled)->weights([&](TensorIndex i, const GridTensor& tensor) {
+    EXPECT_EQ(tensor, one.tensors[i]);
+    ++shown;
+  });
+  EXPECT_EQ(made.code(), StatusCode::kDataLoss) << made.to_string();
+  EXPECT_EQ(shown, 2);
+}
+
+TEST_F(PublishTest, AStopEndsACheck) {
+  const auto learner = publisher();
+  const GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  std::stop_source stop;
+  const auto worker = Subscriber::create(*store_, layout_, description_, test_key()->public_key(), null_event_sink(),
+                                         {.held =
+                                              [&](TensorIndex i) {
+                                                stop.request_stop();
+                                                return state.tensors[i];
+                                              },
+                                          .stop = stop.get_token()});
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  EXPECT_EQ(worker->pull().status().code(), StatusCode::kCancelled);
+}
+
+TEST_F(PublishTest, ChecksTakeTheirOwnNumberOfThreads) {
+  const auto learner = publisher();
+  const GridState state = random_state(description_, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  std::atomic<bool> elsewhere{false};
+  const auto worker = Subscriber::create(
+      *store_, layout_, description_, test_key()->public_key(), null_event_sink(),
+      {.threads = 4, .check_threads = 1, .held = [&, here = std::this_thread::get_id()](TensorIndex i) {
+         if (std::this_thread::get_id() != here) elsewhere = true;
+         // Any other thread has the time to take part.
+         const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+         while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+         return state.tensors[i];
+       }});
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  ASSERT_TRUE(learner->publish(next(state), 1).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  ASSERT_TRUE(worker->pull().ok());
+  EXPECT_FALSE(elsewhere);
 }
 
 TEST_F(PublishTest, AReadThatWasCorruptOnItsWayIsRepeated) {

@@ -26,7 +26,8 @@ class StateHolder {
     FLOTILLA_ASSIGN_OR_RETURN(const std::optional<NextVersion> next, subscriber_->pull());
     if (!next) return *held_;
     auto state = std::make_shared<GridState>();
-    next->weights([&](TensorIndex, const GridTensor& tensor) { state->tensors.push_back(tensor); });
+    FLOTILLA_RETURN_IF_ERROR(
+        next->weights([&](TensorIndex, const GridTensor& tensor) { state->tensors.push_back(tensor); }));
     held_ = {next->version, next->state_digest, std::move(state), next->bytes, next->path};
     subscriber_->hold();
     return *held_;

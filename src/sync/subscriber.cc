@@ -1,6 +1,7 @@
 #include "sync/subscriber.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <map>
 #include <set>
@@ -36,6 +37,19 @@ struct Path {
   }
 };
 
+// What the parts of a version make, as it was checked.
+struct Checked {
+  Sha256Digest state_digest;
+  std::vector<std::uint64_t> checksums;  // of each tensor, for who makes it again
+};
+
+std::uint64_t checksum_of(const GridTensor& tensor) {
+  std::uint64_t sum = std::bit_cast<std::uint32_t>(tensor.vector_scale);
+  sum = xxh3_64(as_bytes(std::span(tensor.vector_q)), sum);
+  sum = xxh3_64(as_bytes(std::span(tensor.scales)), sum);
+  return xxh3_64(as_bytes(std::span(tensor.q)), sum);
+}
+
 class HubSubscriber final : public Subscriber {
  public:
   HubSubscriber(ObjectStore& store, HubLayout layout, ModelDescription description, PublicKey learner,
@@ -56,13 +70,17 @@ class HubSubscriber final : public Subscriber {
  private:
   using Keys = std::set<std::string>;
 
+  int check_threads() const { return options_.check_threads > 0 ? options_.check_threads : options_.threads; }
   Result<Head> read_head();
   Result<Manifest> read_manifest(Version version, const Sha256Digest* expected);
   Result<Manifest> manifest(Version version, const Sha256Digest* expected);
   Result<Path> cheapest_path(Version target, const Keys& bad);
   void condemn(const std::string& key, const Status& status, Keys& bad);
+  void condemn_held(const Status& status, Keys& bad);
+  Status unmakeable(const Path& path, std::size_t part, const Status& made, Keys& bad);
   Result<VersionParts> follow(const Path& path, Keys& bad, std::uint64_t& fetched);
-  Result<Sha256Digest> digest_of(const Path& path, const VersionParts& parts, Keys& bad, GridState* state);
+  Result<Checked> check(const Path& path, const VersionParts& parts, Keys& bad, GridState* state);
+  GridSource source_of(VersionParts parts, Checked checked) const;
   Result<NextVersion> find(Version target, const Sha256Digest* manifest_digest, GridState* state);
 
   ObjectStore& store_;
@@ -200,11 +218,18 @@ void HubSubscriber::condemn(const std::string& key, const Status& status, Keys& 
   events_.emit({"hub.error", {{"operation", "get"}, {"key", key}, {"message", status.message()}}});
 }
 
+// What is held is not what it should be.
+void HubSubscriber::condemn_held(const Status& status, Keys& bad) {
+  if (status.code() != StatusCode::kDataLoss) return;
+  bad.insert("");
+  log_warning(kLog, "version {} as it is held is not used: {}", held_->version.value(), status.message());
+}
+
 Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uint64_t& fetched) {
   VersionParts parts;
   const auto fetch = [&](const std::string& key, const StoredObject& object, const auto& read) -> Status {
-    auto bytes = fetch_described(store_, key, object, fetched, options_.threads, options_.stop);
-    const Status status = bytes.ok() ? Status(read(*std::move(bytes))).with_context(key) : bytes.status();
+    auto bytes = fetch_described(store_, key, object, fetched, check_threads(), options_.stop);
+    Status status = bytes.ok() ? Status(read(*std::move(bytes))).with_context(key) : bytes.status();
     condemn(key, status, bad);
     return status;
   };
@@ -230,32 +255,71 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
 }
 
 // Checks what the parts make, and keeps it where it is asked to.
-Result<Sha256Digest> HubSubscriber::digest_of(const Path& path, const VersionParts& parts, Keys& bad,
-                                              GridState* state) {
-  ThreadPool pool(options_.threads);
+Result<Checked> HubSubscriber::check(const Path& path, const VersionParts& parts, Keys& bad, GridState* state) {
+  ThreadPool pool(check_threads());
   std::vector<Sha256Digest> leaves(description_.tensors.size());
+  Checked checked{.state_digest = {}, .checksums = std::vector<std::uint64_t>(description_.tensors.size())};
   std::size_t part = 0;
   const Status made = make_tensors(
       description_, parts, pool,
       [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
+        if (options_.stop.stop_requested()) return cancelled("asked to stop");
         std::vector<Status> checks(tensors.size());
         pool.run(std::ssize(tensors), [&](std::int64_t piece, int) {
           const auto i = static_cast<std::size_t>(piece), tensor = static_cast<std::size_t>(first) + i;
           checks[i] = check_grid(description_.tensors[tensor], tensors[i]);
           leaves[tensor] = tensor_digest(description_.tensors[tensor], tensors[i]);
+          checked.checksums[tensor] = checksum_of(tensors[i]);
         });
-        for (const Status& check : checks) FLOTILLA_RETURN_IF_ERROR(check);
+        for (const Status& one : checks) FLOTILLA_RETURN_IF_ERROR(one);
         if (state != nullptr) std::ranges::move(tensors, std::back_inserter(state->tensors));
         return ok_status();
       },
       part);
-  if (made.ok()) return merkle_root(leaves);
-  const std::string key = part > 0      ? layout_.delta(path.deltas[part - 1])
-                          : path.anchor ? layout_.anchor(*path.anchor)
-                                        : "";
-  const Status status = made.with_context(key);
+  if (made.ok()) {
+    checked.state_digest = merkle_root(leaves);
+    return checked;
+  }
+  return unmakeable(path, part, made, bad);
+}
+
+// Every byte fetched was right, and yet a part of the path does not fit: 0 is what it begins with, 1 the first delta.
+Status HubSubscriber::unmakeable(const Path& path, std::size_t part, const Status& made, Keys& bad) {
+  if (!path.anchor) {
+    Status status = made.with_context(path.text());
+    condemn_held(status, bad);
+    return status;
+  }
+  const std::string key = part > 0 ? layout_.delta(path.deltas[part - 1]) : layout_.anchor(*path.anchor);
+  Status status = made.with_context(key);
   condemn(key, status, bad);
   return status;
+}
+
+// Makes the tensors again, which must be those that were checked.
+GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
+  struct Made {
+    VersionParts parts;
+    Checked checked;
+  };
+  return [description = description_, threads = options_.threads,
+          made = std::make_shared<const Made>(std::move(parts), std::move(checked))](const TensorVisitor& visit) {
+    ThreadPool pool(threads);
+    std::size_t part = 0;
+    return make_tensors(
+        description, made->parts, pool,
+        [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
+          for (const GridTensor& tensor : tensors) {
+            const auto i = static_cast<std::size_t>(first);
+            if (checksum_of(tensor) != made->checked.checksums[i]) {
+              return data_loss(fmt::format("{} is no longer what was checked", description.tensors[i].name));
+            }
+            visit(first++, tensor);
+          }
+          return ok_status();
+        },
+        part);
+  };
 }
 
 // With `state` it has the whole of it after success.
@@ -271,34 +335,20 @@ Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* mani
     const std::size_t bad_before = bad.size();
     if (state != nullptr) state->tensors.clear();
     auto parts = follow(*path, bad, fetched);
-    const auto digest = parts.ok() ? digest_of(*path, *parts, bad, state) : parts.status();
-    if (!digest.ok()) {
-      failure = digest.status();
+    auto checked = parts.ok() ? check(*path, *parts, bad, state) : parts.status();
+    if (!checked.ok()) {
+      failure = checked.status();
       if (bad.size() == bad_before) return failure;
       continue;
     }
-    if (*digest == wanted.state) {
-      // The same parts make the same tensors again.
-      GridSource weights = [description = description_, threads = options_.threads,
-                            made_of =
-                                std::make_shared<const VersionParts>(*std::move(parts))](const TensorVisitor& visit) {
-        ThreadPool pool(threads);
-        std::size_t part = 0;
-        const Status made = make_tensors(
-            description, *made_of, pool,
-            [&](TensorIndex first, std::span<GridTensor> tensors) {
-              for (const GridTensor& tensor : tensors) visit(first++, tensor);
-              return ok_status();
-            },
-            part);
-        FLOTILLA_CHECK(made.ok());
-      };
-      return NextVersion{target, *digest, std::move(weights), fetched, path->text()};
+    if (checked->state_digest == wanted.state) {
+      const Sha256Digest digest = checked->state_digest;
+      return NextVersion{target, digest, source_of(*std::move(parts), *std::move(checked)), fetched, path->text()};
     }
     failure = data_loss(fmt::format("version {} by {}: the state digest is {}; the manifest says {}", target.value(),
-                                    path->text(), digest->to_hex(), wanted.state.to_hex()));
+                                    path->text(), checked->state_digest.to_hex(), wanted.state.to_hex()));
     if (path->anchor) return failure;
-    bad.insert("");  // every byte fetched was right: what is held is not what it should be
+    condemn_held(failure, bad);  // every byte fetched was right
   }
 }
 

@@ -24,7 +24,8 @@ struct PulledVersion {
 };
 
 // A version that was checked and is not there as a whole: `weights` makes its tensors out of what was fetched and,
-// where deltas lead from there, of what is held; so it is of use until something else is held.
+// where deltas lead from there, of what is held; so it is of use until something else is held. A tensor that is no
+// longer the one that was checked is not shown: data_loss.
 struct NextVersion {
   Version version;
   Sha256Digest state_digest;
@@ -34,11 +35,12 @@ struct NextVersion {
 };
 
 struct SubscriberOptions {
-  int threads = 1;  // for the checks
-  // Tensors of what is held, for who holds versions. Called within pull() and NextVersion::weights, by `threads`
+  int threads = 1;        // of NextVersion::weights
+  int check_threads = 0;  // of pull() and fetch(); 0: as many
+  // Tensors of what is held, for who holds versions. Called within pull() and NextVersion::weights, by as many
   // threads.
   TensorReader held = nullptr;
-  std::stop_token stop = {};  // ends a fetch: cancelled
+  std::stop_token stop = {};  // ends a fetch and a check between two parts of them: cancelled
 };
 
 // A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes
