@@ -55,8 +55,9 @@ struct GridState {
 using TensorVisitor = std::function<void(TensorIndex index, const GridTensor& tensor)>;
 using GridSource = std::function<Status(const TensorVisitor& visit)>;
 GridSource source_of(const GridState& state);  // which outlives it
-// Any tensor of a state that somebody holds.
+// Any tensor of a state that somebody holds; and another in its place, of the same shape.
 using TensorReader = std::function<GridTensor(TensorIndex index)>;
+using TensorWriter = std::function<void(TensorIndex index, GridTensor tensor)>;
 
 // The grid of version 0: scales are chosen from the weights, with headroom. NaN, infinity or a value too large for
 // kScaleMax: data_loss naming the tensor.

@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "model/grid.h"
 #include "rollout/sweep.h"
 #include "sync/version_parts.h"
 
@@ -28,20 +27,6 @@ std::optional<std::int64_t> number_in(const char* path, std::string_view name) {
     file.ignore(1 << 20, '\n');
   }
   return std::nullopt;
-}
-
-std::int64_t tensor_bytes(const TensorSpec& spec) {
-  return spec.kind == TensorKind::kMatrix ? spec.size() + 2 * spec.rows * groups_of(spec.cols) : 2 * spec.size();
-}
-
-// Of the version that a worker holds nothing is there but the engine's weights. A delta, the usual case, is small.
-std::int64_t version_bytes(const ModelDescription& model) {
-  std::int64_t anchor = 0, at_a_time = kTensorsAtATimeBytes;
-  for (const TensorSpec& spec : model.tensors) {
-    anchor += tensor_bytes(spec);
-    at_a_time = std::max(at_a_time, tensor_bytes(spec));
-  }
-  return anchor + at_a_time;
 }
 
 }  // namespace
@@ -78,7 +63,7 @@ Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules
     return Engine::memory_bytes(model, options, demand.rows_per_call);
   };
   MemoryPlan plan;
-  plan.versions_bytes = version_bytes(model);
+  plan.versions_bytes = version_bytes_max(model);
   const std::int64_t block_bytes = engine_bytes(1) - engine_bytes(0);
   const std::int64_t least = sweep_blocks_min(rules, demand.prompt_tokens);
   const std::int64_t most =

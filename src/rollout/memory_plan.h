@@ -38,7 +38,7 @@ struct MemoryPlan {
   std::int64_t kv_blocks_max = 0;   // that the sweep can use
   std::int64_t kv_bytes = 0;        // of kv_blocks; part of the next
   std::int64_t engine_bytes = 0;    // with this KV pool
-  std::int64_t versions_bytes = 0;  // the most that a new one takes on its way: an anchor, and the tensors at work
+  std::int64_t versions_bytes = 0;  // the most that a new one takes on its way: version_bytes_max()
   std::int64_t total() const { return engine_bytes + versions_bytes; }
 };
 

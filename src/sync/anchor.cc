@@ -1,5 +1,6 @@
 #include "sync/anchor.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -95,12 +96,23 @@ Result<GridState> decode_anchor(const ModelDescription& description, ByteSpan by
   return state;
 }
 
-Result<TensorReader> open_anchor(const ModelDescription& description, Bytes bytes, const AnchorLabel& expected) {
-  const auto kept = std::make_shared<const Bytes>(std::move(bytes));
-  FLOTILLA_ASSIGN_OR_RETURN(TensorViews views, find_tensors(description, *kept, expected));
-  return TensorReader([kept, views = std::make_shared<const TensorViews>(std::move(views))](TensorIndex index) {
-    return tensor_of((*views)[static_cast<std::size_t>(index)]);
-  });
+Result<OpenAnchor> open_anchor(const ModelDescription& description, Bytes bytes, const AnchorLabel& expected) {
+  const auto kept = std::make_shared<Bytes>(std::move(bytes));
+  FLOTILLA_ASSIGN_OR_RETURN(TensorViews found, find_tensors(description, *kept, expected));
+  const auto views = std::make_shared<const TensorViews>(std::move(found));
+  const auto read = [kept, views](TensorIndex index) { return tensor_of((*views)[static_cast<std::size_t>(index)]); };
+  const auto replace = [kept, views](TensorIndex index, const GridTensor& tensor) {
+    const auto& [q, scales] = (*views)[static_cast<std::size_t>(index)];
+    const auto write = [&](const TensorView& view, ByteSpan content) {
+      FLOTILLA_CHECK(content.size() == view.bytes.size());
+      std::ranges::copy(content, kept->begin() + (view.bytes.data() - kept->data()));
+    };
+    const bool matrix = q.dtype == DType::kI8;
+    write(q, matrix ? as_bytes(std::span(tensor.q)) : as_bytes(std::span(tensor.vector_q)));
+    write(scales,
+          matrix ? as_bytes(std::span(tensor.scales)) : as_bytes(std::span<const float>(&tensor.vector_scale, 1)));
+  };
+  return OpenAnchor{read, replace};
 }
 
 }  // namespace flotilla

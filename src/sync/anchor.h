@@ -24,7 +24,12 @@ Result<Bytes> encode_anchor(const ModelDescription& description, const GridState
 // data_loss when the file is not whole, not of this model or not what `expected` says; failed_precondition when its
 // format is newer than this program. The digest of the content is for the caller to compute and compare.
 Result<GridState> decode_anchor(const ModelDescription& description, ByteSpan bytes, const AnchorLabel& expected);
-// The same without a copy of the whole: keeps the bytes. That the tensors pass check_grid is for the caller to see.
-Result<TensorReader> open_anchor(const ModelDescription& description, Bytes bytes, const AnchorLabel& expected);
+// The same without a copy of the whole: the two keep the bytes, and `replace` writes over them. That the tensors pass
+// check_grid is for the caller to see.
+struct OpenAnchor {
+  TensorReader read;
+  TensorWriter replace;
+};
+Result<OpenAnchor> open_anchor(const ModelDescription& description, Bytes bytes, const AnchorLabel& expected);
 
 }  // namespace flotilla

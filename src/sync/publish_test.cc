@@ -1,6 +1,7 @@
 // Publisher and subscriber over one hub, without faults and with single ones. hub_simulation_test.cc has the rest.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include "sync/store_access.h"
 #include "sync/subscriber.h"
 #include "sync/test_model.h"
+#include "sync/version_parts.h"
 
 namespace flotilla {
 namespace {
@@ -153,6 +155,51 @@ TEST_F(PublishTest, ALateWorkerTakesTheNewestAnchorAndTheDeltasAfterIt) {
   }
   EXPECT_EQ(worker->held()->version, Version(10));
   EXPECT_EQ(worker->fetch(Version(11)).status().code(), StatusCode::kNotFound);
+}
+
+// Bytes that are allocated.
+std::int64_t in_use() {
+  const struct mallinfo2 heap = mallinfo2();
+  return static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
+}
+
+TEST_F(PublishTest, AVersionOnItsWayTakesNoMoreMemoryThanItMay) {
+  ModelDescription description;
+  TensorSpec matrix;
+  matrix.name = "matrix";
+  matrix.rows = matrix.cols = 1024;
+  description.tensors.push_back(matrix);
+  std::int64_t before = 0, most = 0;
+  FaultStore watched(*store_, {}, 1, [&](const StoreCall&) {
+    most = std::max(most, in_use() - before);
+    return ok_status();
+  });
+  const auto learner = Publisher::open(*store_, layout_, description, test_key(), {100}, null_event_sink()).value();
+  const GridState first = random_state(description, random_);
+  ASSERT_TRUE(learner->publish(first, 0).ok());
+  const auto subscriber = [&] {
+    return Subscriber::create(watched, layout_, description, test_key()->public_key(), null_event_sink(),
+                              {.held = [&](TensorIndex i) { return first.tensors[i]; }});
+  };
+  const auto joins = subscriber(), was_away = subscriber();
+  ASSERT_TRUE(was_away->pull().ok());
+  was_away->hold();
+  GridState state = first;
+  for (int i = 1; i < 20; ++i) {
+    state = changed_state(description, state, {.integers = 0.5}, random_);
+    ASSERT_TRUE(learner->publish(state, i).ok());
+  }
+  for (Subscriber* worker : {joins.get(), was_away.get()}) {
+    ASSERT_TRUE(worker->poll().ok());
+    before = in_use(), most = 0;
+    const auto next = worker->pull();
+    ASSERT_TRUE(next.ok()) << next.status().to_string();
+    most = std::max(most, in_use() - before);
+    EXPECT_LE(most, version_bytes_max(description)) << (*next)->path;
+    const Status made =
+        (*next)->weights([&](TensorIndex i, const GridTensor& tensor) { EXPECT_EQ(tensor, state.tensors[i]); });
+    EXPECT_TRUE(made.ok()) << made.to_string();
+  }
 }
 
 TEST_F(PublishTest, ALongWayOfDeltasGivesWayToAnAnchor) {

@@ -237,19 +237,25 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
     FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(*path.anchor, nullptr));
     const AnchorLabel label{layout_.prefix, *path.anchor, manifest.state};
     FLOTILLA_RETURN_IF_ERROR(fetch(layout_.anchor(*path.anchor), *manifest.anchor, [&](Bytes bytes) -> Status {
-      FLOTILLA_ASSIGN_OR_RETURN(parts.base, open_anchor(description_, std::move(bytes), label));
+      FLOTILLA_ASSIGN_OR_RETURN(OpenAnchor anchor, open_anchor(description_, std::move(bytes), label));
+      parts.base = std::move(anchor.read);
+      parts.replace = std::move(anchor.replace);
       return ok_status();
     }));
   } else {
     parts.base = options_.held;
   }
+  ThreadPool pool(check_threads());
   for (const Version version : path.deltas) {
     FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(version, nullptr));
+    DeltaFrame delta;
     FLOTILLA_RETURN_IF_ERROR(fetch(layout_.delta(version), manifest.delta->object, [&](const Bytes& bytes) -> Status {
-      FLOTILLA_ASSIGN_OR_RETURN(parts.deltas.emplace_back(),
-                                read_delta_frame(description_, bytes).with_context("delta"));
+      FLOTILLA_ASSIGN_OR_RETURN(delta, read_delta_frame(description_, bytes).with_context("delta"));
       return ok_status();
     }));
+    std::size_t part = 0;
+    const Status added = add_delta(description_, std::move(delta), pool, parts, part);
+    if (!added.ok()) return unmakeable(path, part, added, bad);
   }
   return parts;
 }
@@ -303,7 +309,7 @@ GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
     Checked checked;
   };
   return [description = description_, threads = options_.threads,
-          made = std::make_shared<const Made>(std::move(parts), std::move(checked))](const TensorVisitor& visit) {
+          made = std::make_shared<const Made>(Made{std::move(parts), std::move(checked)})](const TensorVisitor& visit) {
     ThreadPool pool(threads);
     std::size_t part = 0;
     return make_tensors(

@@ -1,8 +1,27 @@
 #include "sync/version_parts.h"
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
 #include "sync/delta.h"
 
 namespace flotilla {
+namespace {
+
+constexpr std::int64_t kWaitingShare = 16;
+
+std::int64_t tensor_bytes(const TensorSpec& spec) {
+  return spec.kind == TensorKind::kMatrix ? spec.size() + 2 * spec.rows * groups_of(spec.cols) : 2 * spec.size();
+}
+
+std::int64_t whole_bytes(const ModelDescription& description) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& spec : description.tensors) bytes += tensor_bytes(spec);
+  return bytes;
+}
+
+}  // namespace
 
 Status make_tensors(const ModelDescription& description, const VersionParts& parts, ThreadPool& pool,
                     const std::function<Status(TensorIndex first, std::span<GridTensor> tensors)>& use,
@@ -20,7 +39,7 @@ Status make_tensors(const ModelDescription& description, const VersionParts& par
       tensors[static_cast<std::size_t>(i)] = parts.base(static_cast<TensorIndex>(begin) + static_cast<TensorIndex>(i));
     });
     for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
-      part = delta + 1;
+      part = parts.applied + delta + 1;
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         FLOTILLA_RETURN_IF_ERROR(deltas[delta].apply(specs[begin + i], tensors[i]));
       }
@@ -29,10 +48,45 @@ Status make_tensors(const ModelDescription& description, const VersionParts& par
     FLOTILLA_RETURN_IF_ERROR(use(static_cast<TensorIndex>(begin), tensors));
   }
   for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
-    part = delta + 1;
+    part = parts.applied + delta + 1;
     FLOTILLA_RETURN_IF_ERROR(deltas[delta].finish());
   }
   return ok_status();
+}
+
+Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPool& pool, VersionParts& parts,
+                 std::size_t& part) {
+  parts.deltas.push_back(std::move(delta));
+  std::int64_t waiting = 0;
+  for (const DeltaFrame& frame : parts.deltas) waiting += std::ssize(frame.raw);
+  if (waiting <= whole_bytes(description) / kWaitingShare) return ok_status();
+  TensorReader base = parts.base;
+  if (!parts.replace) {
+    const auto copy = std::make_shared<GridState>();
+    copy->tensors.resize(description.tensors.size());
+    base = [copy](TensorIndex i) { return copy->tensors[static_cast<std::size_t>(i)]; };
+    parts.replace = [copy](TensorIndex i, GridTensor tensor) {
+      copy->tensors[static_cast<std::size_t>(i)] = std::move(tensor);
+    };
+  }
+  FLOTILLA_RETURN_IF_ERROR(make_tensors(
+      description, parts, pool,
+      [&](TensorIndex first, std::span<GridTensor> tensors) {
+        for (GridTensor& tensor : tensors) parts.replace(first++, std::move(tensor));
+        return ok_status();
+      },
+      part));
+  parts.base = std::move(base);
+  parts.applied += parts.deltas.size();
+  parts.deltas.clear();
+  return ok_status();
+}
+
+std::int64_t version_bytes_max(const ModelDescription& description) {
+  std::int64_t at_a_time = kTensorsAtATimeBytes;
+  for (const TensorSpec& spec : description.tensors) at_a_time = std::max(at_a_time, tensor_bytes(spec));
+  const std::int64_t whole = whole_bytes(description);
+  return whole + 2 * (whole / kWaitingShare) + at_a_time;
 }
 
 }  // namespace flotilla

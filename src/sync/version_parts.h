@@ -18,8 +18,10 @@ inline constexpr std::int64_t kTensorsAtATimeBytes = 8 << 20;
 
 // What a version is made of, tensor by tensor: those of an anchor or of what somebody holds, and the deltas after them.
 struct VersionParts {
-  TensorReader base;  // asked by several threads
-  std::vector<DeltaFrame> deltas;
+  TensorReader base;               // asked by several threads
+  TensorWriter replace = nullptr;  // of the base; none while somebody else holds it
+  std::vector<DeltaFrame> deltas = {};
+  std::size_t applied = 0;  // deltas before those, which are in the base
 };
 
 // Makes the tensors in order and shows some at a time to `use`, whose they are then. An error is one of `use` or of the
@@ -27,5 +29,15 @@ struct VersionParts {
 Status make_tensors(const ModelDescription& description, const VersionParts& parts, ThreadPool& pool,
                     const std::function<Status(TensorIndex first, std::span<GridTensor> tensors)>& use,
                     std::size_t& part);
+
+// Adds the next delta. When those that wait have more than a sixteenth of a version's bytes, they are applied to the
+// base, of which a copy is made where somebody else holds it. After an error, as above, the parts are of no use.
+Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPool& pool, VersionParts& parts,
+                 std::size_t& part);
+
+// The most bytes that the parts of a version and the tensors in the making take: a whole version, the deltas that wait,
+// and one that comes, packed and unpacked, as long as it has no more than a sixteenth of a version's bytes too: some 15
+// in 1,000 integers change. Usual are few in 1,000.
+std::int64_t version_bytes_max(const ModelDescription& description);
 
 }  // namespace flotilla
