@@ -165,7 +165,7 @@ class Sweep {
 
   Status take_newer() {
     if (!hooks_.newer) return ok_status();
-    const std::optional<NextVersion> next = hooks_.newer();
+    std::optional<NextVersion> next = hooks_.newer();
     if (!next) return ok_status();
     if (next->version <= version_) {
       return internal_error(fmt::format("sweep: version {} after version {}", next->version.value(), version_.value()));
@@ -183,6 +183,7 @@ class Sweep {
       }
     }
     FLOTILLA_RETURN_IF_ERROR(engine_.load(next->weights, OpenSequences::kKeep));
+    next->weights = nullptr;
     version_ = next->version;
     state_ = next->state_digest;
     ++report_.swaps;

@@ -66,7 +66,7 @@ struct SweepHooks {
   // Optional: a version above the present one that is to take its place now, or none. Running episodes go on with it;
   // their spans say from where.
   std::function<std::optional<NextVersion>()> newer = nullptr;
-  // Optional: the engine holds the version that `newer` gave.
+  // Optional: the engine holds the version that `newer` gave, and the sweep lets go of its weights.
   std::function<void(Version)> on_swap = nullptr;
   // Optional, asked when as many episodes have ended as a group has that is to take their place: a group to add, or
   // none for now. It is computed with the present version.

@@ -189,6 +189,31 @@ TEST(SweepWithNewWeights, RefusesAVersionThatIsNotNewer) {
   EXPECT_EQ(engine->usage().sequences, 0);
 }
 
+TEST(SweepWithNewWeights, LetsGoOfWhatTheyWereMadeOf) {
+  Toy toy;
+  const auto engine = toy_engine();
+  const SweepSettings settings{
+      .seed = 1, .sampling = {}, .version = Version(0), .state = version(Version(0)).state_digest};
+  std::weak_ptr<const GridState> made_of;
+  bool swapped = false;
+  const auto report =
+      run_sweep(*engine, toy.rules, settings, toy.items(2, 2),
+                {.on_group = [](const FinishedGroup&) { return ok_status(); },
+                 .newer = [&]() -> std::optional<NextVersion> {
+                   if (swapped) return std::nullopt;
+                   const auto state = std::make_shared<const GridState>(toy_model().state);
+                   made_of = state;
+                   return as_next({.version = Version(1), .state_digest = {}, .state = state, .bytes = 0, .path = ""});
+                 },
+                 .on_swap =
+                     [&](Version) {
+                       swapped = true;
+                       EXPECT_TRUE(made_of.expired());
+                     }});
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_TRUE(swapped);
+}
+
 // What a sweep with `refill` did.
 struct Refilled {
   std::map<std::size_t, std::vector<Episode>> groups;

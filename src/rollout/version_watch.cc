@@ -1,5 +1,7 @@
 #include "rollout/version_watch.h"
 
+#include <malloc.h>
+
 namespace flotilla {
 
 VersionWatch::VersionWatch(Subscriber& subscriber, Version held, Options options, EventSink& events, const Clock& clock)
@@ -36,6 +38,7 @@ void VersionWatch::hold_what_is_loaded() {
     loaded_ = taken_ = false;
   }
   subscriber_.hold();
+  malloc_trim(0);  // else the allocator keeps what the version was made of
 }
 
 std::optional<Head> VersionWatch::head() const {

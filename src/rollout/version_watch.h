@@ -41,7 +41,7 @@ class VersionWatch {
 
   // The newest version that was fetched, once; none while a newer one is being fetched. Thread safe.
   std::optional<Fetched> take();
-  // What take() gave is held now. Thread safe.
+  // What take() gave is held now, and its weights are let go of. Thread safe.
   void loaded();
   // As last read; none before the first time and after the watch has ended. Thread safe.
   std::optional<Head> head() const;

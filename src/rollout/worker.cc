@@ -133,9 +133,12 @@ class Worker {
     }));
     FLOTILLA_ASSIGN_OR_RETURN(counter_, WorkerCounter::open(options_.state_folder, assets_.spec.run, id_));
     FLOTILLA_RETURN_IF_ERROR(make_engine());
-    subscriber_ = Subscriber::create(
-        store_, options_.layout, assets_.description, assets_.spec.learner_key, events_,
-        {.threads = options_.threads, .held = [this](TensorIndex i) { return engine_->tensor(i); }, .stop = stop_});
+    subscriber_ =
+        Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_,
+                           {.threads = options_.threads,
+                            .check_threads = swaps_within_sweeps() ? 1 : options_.threads,  // beside the engine's
+                            .held = [this](TensorIndex i) { return engine_->tensor(i); },
+                            .stop = stop_});
     uploader_ = std::make_unique<Uploader>(store_,
                                            Uploader::Options{.status_key = options_.layout.worker_status(id_),
                                                              .status_interval = options_.status_interval,
@@ -199,15 +202,15 @@ class Worker {
                               retrier_.run("get", "weights", stop_, [this] { return subscriber_->pull(); }));
     if (!next) return ok_status();
     FLOTILLA_RETURN_IF_ERROR(engine_->load(next->weights));
+    next->weights = nullptr;
     subscriber_->hold();
+    malloc_trim(0);  // else the allocator keeps what the version was made of
     took(*std::move(next), clock_.monotonic() - begin);
     return ok_status();
   }
 
   // The engine has the version now, and is all that has it.
   void took(NextVersion next, nanoseconds duration) {
-    next.weights = nullptr;
-    malloc_trim(0);  // else the allocator keeps what the version was made of
     version_ = std::move(next);
     events_.emit({"worker.pull",
                   {{"version", version_->version.value()},
@@ -278,6 +281,7 @@ class Worker {
         return taken->version;
       };
       hooks.on_swap = [&](Version) {
+        taken->version.weights = nullptr;
         watch->loaded();
         took(std::move(taken->version), taken->duration + clock_.monotonic() - taken_at);
         taken.reset();
@@ -357,8 +361,11 @@ class Worker {
     if (rest.count() > 0) wait_unless_stopped(grace_.token(), std::chrono::ceil<milliseconds>(rest));
     look();
     engine_->give_back(courtesy_.memory_share() < 1 ? 0 : kSpareKvBytes);
-    resident_ = std::max(resident_, resident_memory() - engine_->usage().blocks_used * kv_block_bytes_);
     computing_since_ = clock_.monotonic();
+    if (resident_ == 0 || computing_since_ - resident_seen_ >= options_.look_interval) {
+      resident_seen_ = computing_since_;
+      resident_ = std::max(resident_, resident_memory() - engine_->usage().blocks_used * kv_block_bytes_);
+    }
     limited_ = limited_ || courtesy_.time_share() < 1 || courtesy_.memory_share() < 1;
     return courtesy_.resident_groups(full_sweep());
   }
@@ -449,7 +456,8 @@ class Worker {
   std::optional<nanoseconds> looked_;
   nanoseconds computing_since_{0};  // the last rest
   std::int64_t kv_block_bytes_ = 0;
-  std::int64_t resident_ = 0;            // at most, since the last event about a sweep; without KV blocks in use
+  std::int64_t resident_ = 0;  // at most, since the last event about a sweep; without KV blocks in use
+  nanoseconds resident_seen_{0};
   bool limited_ = false;                 // in the present sweep: its speed says nothing about its size
   std::optional<OperatingPoint> point_;  // unless the number of groups is fixed
 

@@ -39,7 +39,7 @@ struct WorkerOptions {
   Politeness politeness = Politeness::kPolite;  // Courtesy; the priority of this thread is the caller's to lower
   // A look at the machine for Courtesy; empty: nothing limits the worker.
   std::function<MachineUse(std::chrono::nanoseconds now)> machine_use;
-  std::chrono::milliseconds look_interval{1'000};  // between two looks
+  std::chrono::milliseconds look_interval{1'000};  // between two looks, also at the worker's own memory
   std::int32_t upload_queue = 16;                  // no sweep begins while so many groups wait for upload
   std::chrono::milliseconds poll{1'000};
   std::chrono::milliseconds patience{30'000};         // Wish
@@ -70,12 +70,14 @@ struct WorkerReport {
 // groups and gives memory of the others back.
 //
 // When asked to stop, the sweep under way and the uploads get `stop_grace`; then they are dropped, within one forward
-// call; weights that are being fetched are given up at once. While the hub is away, operations are tried again as
-// `retry` says. Errors: those of open_run_assets() and plan_memory(), failed_precondition when the same worker is at
-// work in another process, data_loss when a version of the weights is bad, whatever the hub refuses for good.
+// call; weights on their way are given up between two parts, of some MiB, of a fetch or a check. While the hub is away,
+// operations are tried again as `retry` says. Errors: those of open_run_assets() and plan_memory(), failed_precondition
+// when the same worker is at work in another process, data_loss when a version of the weights is bad, whatever the hub
+// refuses for good.
 //
 // Runs on the calling thread, with one more for uploads, one that looks at the hub beside a sweep with `refill` or
-// in a run that does not drain, and `threads` of the engine. Emits the worker.* events.
+// in a run that does not drain, and `threads` of the engine. Where the run does not drain, that one also fetches new
+// versions and checks them, alone and without rests. Emits the worker.* events.
 Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
                                 std::stop_token stop, const Clock& clock = system_clock());
 

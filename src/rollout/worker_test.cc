@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <set>
 
@@ -443,10 +444,10 @@ TEST_F(WorkerTest, StopsWhileItFetchesWeights) {
   run_.publish();
   run_.want(64);
   std::stop_source stop;
-  bool fetched = false;
+  std::atomic<bool> fetched{false};
   FaultStore store(*run_.store, {}, 1, [&](const StoreCall& call) {
     if (call.key == run_.layout.manifest(Version(0))) stop.request_stop();
-    fetched |= call.key == run_.layout.anchor(Version(0));
+    if (call.key == run_.layout.anchor(Version(0))) fetched = true;
     return ok_status();
   });
   const auto report = run_worker(store, options(), sink_, stop.get_token());

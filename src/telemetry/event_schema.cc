@@ -133,7 +133,7 @@ const std::vector<EventKind>& table() {
         {"seconds", kNumber, "of the sweep"},
         {"tokens_per_second", kNumber, "model tokens over seconds"},
         {"resident_mib", kNumber,
-         "the most that the process had in memory when a forward call began, without the KV blocks in use"}}},
+         "the most that the process had in memory, without the KV blocks in use, by a look a second"}}},
       {"worker.group",
        "The last episode of a group has ended.",
        {{"group", kText, "its id"},
