@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "sync/delta.h"
-#include "sync/delta_frame.h"
+#include "sync/delta_codec1_for_tests.h"
 
 namespace {
 
@@ -40,16 +40,22 @@ GridState small_state(const ModelDescription& description) {
   return state;
 }
 
+const ModelDescription& model() {
+  static const ModelDescription model = small_model();
+  return model;
+}
+
 void apply(ByteSpan bytes) {
-  static const ModelDescription description = small_model();
-  static const GridState base = small_state(description);
-  const auto state = apply_delta(description, base, bytes);
+  static const GridState base = small_state(model());
+  DeltaHistory history = no_history(model());
+  history[0] = {{.position = 3, .age = 1, .up = 1}, {.position = 70, .age = 15, .up = 0}};
+  const auto state = apply_delta(model(), base, bytes, history);
   if (!state.ok()) return;
-  if (!check_grid(description, *state).ok()) std::abort();
-  // What is accepted has one content.
-  const auto given = read_delta_frame(description, bytes);
-  const auto again = read_delta_frame(description, encode_delta(description, base, *state)->bytes);
-  if (given->raw != again->raw) std::abort();
+  // What is accepted is a state, with a history, that leads on.
+  if (!check_grid(model(), *state).ok() || !check_history(model(), history).ok()) std::abort();
+  DeltaHistory back = history;
+  const auto again = apply_delta(model(), *state, encode_delta(model(), *state, history, base)->bytes, back);
+  if (!again.ok() || *again != base) std::abort();
 }
 
 }  // namespace
@@ -57,8 +63,11 @@ void apply(ByteSpan bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan bytes(data, size);
   apply(bytes);
-  // The checksum and zstd would keep everything behind them from being tried: the input as the streams themselves, each
-  // with its length in one byte.
+  // The checksum would keep everything behind it from being tried: the input as the part of codec 2, and as the streams
+  // of codec 1, each with its length in one byte.
+  std::vector<Bytes> parts(delta_layout(model()).parts.size());
+  parts[0].assign(bytes.begin(), bytes.end());
+  apply(write_delta_frame(parts));
   if (size < kDeltaStreams) return 0;
   DeltaStreams streams;
   ByteSpan rest = bytes.subspan(kDeltaStreams);
@@ -67,6 +76,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     streams[i].assign(stream.begin(), stream.end());
     rest = rest.subspan(stream.size());
   }
-  apply(write_delta_frame(streams));
+  apply(write_codec1_frame(streams));
   return 0;
 }

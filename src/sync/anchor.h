@@ -7,10 +7,11 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "model/grid.h"
+#include "sync/delta_layout.h"
 
 namespace flotilla {
 
-inline constexpr int kAnchorFormat = 1;
+inline constexpr int kAnchorFormat = 2;  // the newest that is read, and the one that is written
 
 // What an anchor says about itself; a reader compares it with the manifest.
 struct AnchorLabel {
@@ -20,15 +21,16 @@ struct AnchorLabel {
 };
 
 // A full snapshot as a safetensors file (docs/formats/anchor.md).
-Result<Bytes> encode_anchor(const ModelDescription& description, const GridState& state, const AnchorLabel& label);
+Result<Bytes> encode_anchor(const ModelDescription& description, const GridState& state, const DeltaHistory& history,
+                            const AnchorLabel& label);
+
 // data_loss when the file is not whole, not of this model or not what `expected` says; failed_precondition when its
-// format is newer than this program. The digest of the content is for the caller to compute and compare.
-Result<GridState> decode_anchor(const ModelDescription& description, ByteSpan bytes, const AnchorLabel& expected);
-// The same without a copy of the whole: the two keep the bytes, and `replace` writes over them. That the tensors pass
-// check_grid is for the caller to see.
+// format is newer than this program. That the tensors pass check_grid, and that state and history have the right
+// digests, is for the caller to see.
 struct OpenAnchor {
-  TensorReader read;
-  TensorWriter replace;
+  TensorReader read;     // the two keep the bytes,
+  TensorWriter replace;  // and this one writes over them
+  DeltaHistory history;
 };
 Result<OpenAnchor> open_anchor(const ModelDescription& description, Bytes bytes, const AnchorLabel& expected);
 

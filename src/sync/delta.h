@@ -1,46 +1,57 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <optional>
+#include <span>
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "model/grid.h"
+#include "sync/delta_codec1.h"
 #include "sync/delta_frame.h"
+#include "sync/delta_layout.h"
 
 namespace flotilla {
 
-// The codec that encode_delta writes and the newest that apply_delta knows (docs/formats/delta.md).
-inline constexpr int kDeltaCodec = 1;
-
 struct EncodedDelta {
   Bytes bytes;
+  DeltaHistory history;              // of the state after it
   std::int64_t changed = 0;          // integers that differ
   std::int64_t total = 0;            // integers in all
   std::int64_t rescaled_groups = 0;  // groups and vectors with another scale; their integers travel whole
 };
 
-// What leads from `before` to `after`. The same states give the same bytes with the same zstd. data_loss when a state
-// is not on the grid of the description.
-Result<EncodedDelta> encode_delta(const ModelDescription& description, const GridState& before, const GridState& after);
+// What leads from `before`, with its history, to `after`. The same states give the same bytes on every machine with
+// every number of threads. data_loss when a state is not on the grid of the description.
+Result<EncodedDelta> encode_delta(const ModelDescription& description, const GridState& before,
+                                  const DeltaHistory& history, const GridState& after, int threads = 1);
 
-// Applies a delta tensor by tensor, in the order of the description: each becomes the one after the changes. Strict: a
-// change out of range, one that changes nothing, or anything left at the end is data_loss, and the tensor is then
-// undefined. The frame outlives it.
+// Applies a delta to tensors and their history, batch by batch of the layout, in order. Strict: a change out of range,
+// one that changes nothing, or anything left at the end is data_loss, and tensors and history are then undefined.
+// Description, layout and frame outlive it.
 class DeltaApplication {
  public:
-  explicit DeltaApplication(const DeltaFrame& frame);
-  Status apply(const TensorSpec& spec, GridTensor& tensor);
+  DeltaApplication(const ModelDescription& description, const DeltaLayout& layout, const DeltaFrame& frame);
+  // `tensors`: the batch's; `history`: of all regions.
+  Status apply(const DeltaLayout::Batch& batch, std::span<GridTensor> tensors, DeltaHistory& history, ThreadPool& pool);
   Status finish() const;
 
  private:
-  std::vector<ByteReader> streams_;
+  Status apply_part(std::size_t part, std::size_t first_tensor, std::span<GridTensor> tensors, DeltaHistory& history);
+
+  const ModelDescription& description_;
+  const DeltaLayout& layout_;
+  const DeltaFrame& frame_;
+  std::optional<StreamsApplication> streams_;  // of codec 1
 };
 
-// The state after the changes, made out of `base`, which is consumed. Strict: a prefix, a changed bit, a byte too much,
-// a change out of range or one that changes nothing is data_loss, and no state is returned; a newer codec is
-// failed_precondition. Memory is bounded by the description, whatever the bytes say. That `base` is the right one is
-// for the caller to check, by state_digest of the result.
-Result<GridState> apply_delta(const ModelDescription& description, GridState base, ByteSpan delta);
+// The state after the changes, made out of `base`, which is consumed; `history` becomes that of the result, an empty
+// one after codec 1. Strict: a prefix, a changed bit, a byte too much, a change out of range or one that changes
+// nothing is data_loss, and no state is returned; a newer codec is failed_precondition. Memory is bounded by the
+// description, whatever the bytes say. That base and history are the right ones is for the caller to check, by
+// state_digest and history_digest of the result.
+Result<GridState> apply_delta(const ModelDescription& description, GridState base, ByteSpan delta,
+                              DeltaHistory& history, int threads = 1);
 
 }  // namespace flotilla

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -9,8 +11,7 @@
 
 namespace flotilla {
 
-// The streams of delta codec 1, each with numbers of one kind, so that the entropy coder sees one distribution at a
-// time.
+// The streams of codec 1, each with numbers of one kind.
 enum DeltaStream {
   kCounts,          // how many entries each tensor has in the other streams
   kGaps,            // matrices: positions of changed integers
@@ -25,17 +26,22 @@ enum DeltaStream {
   kDeltaStreams
 };
 
-using DeltaStreams = std::array<Bytes, kDeltaStreams>;
+using DeltaStreamSpans = std::array<ByteSpan, kDeltaStreams>;
 
-// Magic, codec number, lengths, zstd frame, checksum. See docs/formats/delta.md.
-Bytes write_delta_frame(const DeltaStreams& streams);
+// The codec that is written and the newest that is read (docs/formats/delta.md).
+inline constexpr int kDeltaCodec = 2;
+
+// Magic, codec number, lengths, parts, checksum.
+Bytes write_delta_frame(std::span<const Bytes> parts);
 
 struct DeltaFrame {
+  int codec = kDeltaCodec;
   Bytes raw;
-  std::array<ByteSpan, kDeltaStreams> streams;  // into raw
+  std::vector<ByteSpan> parts;  // codec 2: into raw, one for each part of the layout
+  DeltaStreamSpans streams;     // codec 1: into raw
 };
-// data_loss for anything that write_delta_frame does not write, before memory beyond what a delta of this model can
-// need is touched.
+// data_loss for anything that no codec writes, before memory beyond what a delta of this model can need is touched;
+// failed_precondition for a newer codec.
 Result<DeltaFrame> read_delta_frame(const ModelDescription& description, ByteSpan bytes);
 
 }  // namespace flotilla

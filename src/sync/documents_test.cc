@@ -44,6 +44,7 @@ Manifest a_manifest() {
   manifest.version = Version(12);
   manifest.generation = Generation(3);
   manifest.state = sha256("state");
+  manifest.history = sha256("history");
   manifest.delta = DeltaObject{describe_object(Bytes(100, 1)), kDeltaCodec, Version(10), sha256("base")};
   manifest.anchor = describe_object(Bytes(2 * kChunkBytes + 5, 2));
   manifest.changed = 17;
@@ -165,8 +166,10 @@ TEST(Manifest, IsReadStrictly) {
   EXPECT_THAT(message([](json& b) { b["anchor"].erase("sha256"); }), HasSubstr("anchor.sha256"));
   EXPECT_THAT(message([](json& b) { b["changed"] = 1001u; }), HasSubstr("changed"));
   EXPECT_THAT(message([](json& b) { b.erase("delta"); }), HasSubstr("changed"));
-  EXPECT_THAT(message([](json& b) { b["delta"]["codec"] = 2u; }), HasSubstr("upgrade flotilla"));
-  EXPECT_THAT(message([](json& b) { b["manifest_format"] = 2u; }), HasSubstr("upgrade flotilla"));
+  EXPECT_THAT(message([](json& b) { b["delta"]["codec"] = kDeltaCodec + 1u; }), HasSubstr("upgrade flotilla"));
+  EXPECT_THAT(message([](json& b) { b["manifest_format"] = kManifestFormat + 1u; }), HasSubstr("upgrade flotilla"));
+  EXPECT_THAT(message([](json& b) { b["manifest_format"] = 0u; }), HasSubstr("manifest_format"));
+  EXPECT_THAT(message([](json& b) { b["manifest_format"] = 1u; }), HasSubstr("unknown field history"));
 }
 
 TEST(Manifest, AnObjectIsCheckedChunkByChunk) {
@@ -255,20 +258,38 @@ TEST(RunSpec, IsPublishedOnceAndComparedAfterwards) {
   EXPECT_THAT(copied.status().message(), HasSubstr("belongs to the run 'owner/run'"));
 }
 
+// All of an anchor, checked as a reader does.
+Result<GridState> decode_anchor(const ModelDescription& description, ByteSpan bytes, const AnchorLabel& label,
+                                DeltaHistory* history = nullptr) {
+  FLOTILLA_ASSIGN_OR_RETURN(const OpenAnchor anchor,
+                            open_anchor(description, Bytes(bytes.begin(), bytes.end()), label));
+  GridState state;
+  for (std::size_t i = 0; i < description.tensors.size(); ++i) {
+    state.tensors.push_back(anchor.read(static_cast<TensorIndex>(i)));
+  }
+  FLOTILLA_RETURN_IF_ERROR(check_grid(description, state));
+  if (history != nullptr) *history = anchor.history;
+  return state;
+}
+
 class AnchorTest : public ::testing::Test {
  protected:
   const ModelDescription description_ = test_description();
   PhiloxStream random_{5, 0};
   const GridState state_ = random_state(description_, random_);
+  const DeltaHistory history_ =
+      encode_delta(description_, random_state(description_, random_), no_history(description_), state_)->history;
   const AnchorLabel label_{"owner/run", Version(7), state_digest(description_, state_)};
-  const Bytes bytes_ = encode_anchor(description_, state_, label_).value();
+  const Bytes bytes_ = encode_anchor(description_, state_, history_, label_).value();
 };
 
 TEST_F(AnchorTest, IsReadAsWritten) {
-  const auto state = decode_anchor(description_, bytes_, label_);
+  DeltaHistory history;
+  const auto state = decode_anchor(description_, bytes_, label_, &history);
   ASSERT_TRUE(state.ok()) << state.status().to_string();
   EXPECT_EQ(*state, state_);
-  EXPECT_EQ(encode_anchor(description_, state_, label_).value(), bytes_);
+  EXPECT_EQ(history, history_);
+  EXPECT_EQ(encode_anchor(description_, state_, history_, label_).value(), bytes_);
 }
 
 TEST_F(AnchorTest, OfAnotherRunVersionOrStateIsRefused) {
@@ -310,7 +331,7 @@ TEST_F(AnchorTest, EveryPrefixIsRefusedAndEveryFlippedBitSeenByTheDigest) {
 TEST_F(AnchorTest, ANewerFormatTellsToUpgrade) {
   std::string text(as_text(bytes_));
   const std::string field = "\"anchor_format\":\"";
-  text[text.find(field) + field.size()] = '2';
+  text[text.find(field) + field.size()] = '3';
   const auto state = decode_anchor(description_, as_bytes(text), label_);
   EXPECT_EQ(state.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(state.status().message(), HasSubstr("upgrade"));
@@ -348,9 +369,10 @@ TEST_F(GoldenTest, AnchorAndDeltaStayReadable) {
   const AnchorLabel label{spec_.run, manifest.delta->base, manifest.delta->base_state};
   GridState base = decode_anchor(description, as_bytes(anchor), label).value();
   EXPECT_EQ(state_digest(description, base), manifest.delta->base_state);
-  const GridState state = apply_delta(description, base, as_bytes(delta)).value();
+  DeltaHistory history = no_history(description);
+  const GridState state = apply_delta(description, base, as_bytes(delta), history).value();
   EXPECT_EQ(state_digest(description, state), manifest.state);
-  EXPECT_EQ(encode_delta(description, base, state)->changed, manifest.changed);
+  EXPECT_EQ(encode_delta(description, base, no_history(description), state)->changed, manifest.changed);
 }
 
 }  // namespace

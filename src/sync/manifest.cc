@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/thread_pool.h"
-#include "sync/delta.h"
+#include "sync/delta_frame.h"
 #include "sync/signed_json.h"
 
 namespace flotilla {
@@ -75,7 +75,7 @@ std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes
 
 std::string manifest_to_json(const Manifest& manifest, const SigningKey& key) {
   nlohmann::json body = {
-      {"manifest_format", kManifestFormat},
+      {"manifest_format", manifest.history ? kManifestFormat : 1},
       {"run", manifest.run},
       {"version", manifest.version.value()},
       {"generation", manifest.generation.value()},
@@ -85,6 +85,7 @@ std::string manifest_to_json(const Manifest& manifest, const SigningKey& key) {
       {"optimizer_step", manifest.optimizer_step},
       {"time_ms", static_cast<std::uint64_t>(manifest.time.count())},
   };
+  if (manifest.history) body["history"] = manifest.history->to_hex();
   if (manifest.delta) {
     nlohmann::json delta = object_to_json(manifest.delta->object);
     delta["codec"] = manifest.delta->codec;
@@ -106,11 +107,12 @@ Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& lear
 
   JsonFields fields(document.body);
   Manifest manifest;
-  fields.number("manifest_format", kManifestFormat, kManifestFormat);
+  const std::uint64_t format = fields.number("manifest_format", 1, kManifestFormat);
   manifest.run = fields.text("run", 512);
   manifest.version = Version(fields.number("version", 0, kMax63));
   manifest.generation = Generation(fields.number("generation", 1, kMax63));
   manifest.state = fields.digest("state");
+  if (format > 1) manifest.history = fields.digest("history");
   manifest.total = static_cast<std::int64_t>(fields.number("total", 0, kMax63));
   manifest.changed = static_cast<std::int64_t>(fields.number("changed", 0, static_cast<std::uint64_t>(manifest.total)));
   manifest.optimizer_step = fields.number("optimizer_step", 0, kMax63);
@@ -121,7 +123,7 @@ Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& lear
       return upgrade_needed("manifest: the delta's codec", std::to_string(codec), kDeltaCodec);
     }
     manifest.delta.emplace();
-    manifest.delta->codec = kDeltaCodec;
+    manifest.delta->codec = static_cast<int>(delta.number("codec", 1, kDeltaCodec));
     manifest.delta->base = Version(delta.number("base", 0, kMax63));
     manifest.delta->base_state = delta.digest("base_state");
     manifest.delta->object = read_object(delta);

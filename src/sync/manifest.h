@@ -15,7 +15,7 @@
 
 namespace flotilla {
 
-inline constexpr int kManifestFormat = 1;
+inline constexpr int kManifestFormat = 2;  // the newest that is read, and the one that is written
 inline constexpr std::uint64_t kChunkBytes = 1 << 20;
 inline constexpr std::size_t kManifestBytesMax = 16 << 20;
 
@@ -52,6 +52,8 @@ struct Manifest {
   Version version;
   Generation generation;
   Sha256Digest state;  // state_digest()
+  // history_digest(): of what the codec of deltas remembers. Absent in format 1, before there was one: nothing.
+  std::optional<Sha256Digest> history;
   std::optional<DeltaObject> delta;
   std::optional<StoredObject> anchor;
   std::int64_t changed = 0;  // integers that differ from the delta's base; 0 without a delta

@@ -203,19 +203,19 @@ TEST_F(PublishTest, AVersionOnItsWayTakesNoMoreMemoryThanItMay) {
 }
 
 TEST_F(PublishTest, ALongWayOfDeltasGivesWayToAnAnchor) {
-  const auto learner = publisher(4);
+  const auto learner = publisher(8);
   GridState state = random_state(description_, random_);
   ASSERT_TRUE(learner->publish(state, 0).ok());
   const auto worker = subscriber();
   ASSERT_TRUE(pull(*worker).ok());
-  // Every second integer changes: four deltas cost more than an anchor.
-  for (int i = 1; i < 5; ++i) {
+  // Every second integer changes: eight deltas cost more than an anchor.
+  for (int i = 1; i < 9; ++i) {
     state = changed_state(description_, state, {.integers = 0.5, .vectors = 0.5}, random_);
     ASSERT_TRUE(learner->publish(state, i).ok());
   }
   const auto pulled = pull(*worker);
   ASSERT_TRUE(pulled.ok());
-  EXPECT_EQ(pulled->path, "anchor 4");
+  EXPECT_EQ(pulled->path, "anchor 8");
   EXPECT_EQ(*pulled->state, state);
 }
 

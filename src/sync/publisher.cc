@@ -72,18 +72,20 @@ class HubPublisher final : public Publisher {
   struct Prepared {
     PublishReport report;
     Sha256Digest manifest;
+    DeltaHistory history;
   };
   struct Base {
     Version version;
     Sha256Digest digest;
     GridState state;
+    DeltaHistory history;
   };
 
   Result<std::optional<PublishReport>> settle(const GridState& state, const Sha256Digest& digest);
   Result<Prepared> prepare(Version version, const GridState& state, const Sha256Digest& digest,
                            const std::optional<EncodedDelta>& delta, std::uint64_t optimizer_step);
   Result<Sha256Digest> create_manifest(const Manifest& manifest);
-  void accept(const PublishReport& report, const GridState& state);
+  void accept(Prepared prepared, const GridState& state);
   void skip_number() {
     ++number_;
     tried_.reset();
@@ -115,7 +117,7 @@ Result<std::optional<PublishReport>> HubPublisher::settle(const GridState& state
   const Prepared earlier = *std::exchange(unsettled_, std::nullopt);
   if (!head_.head() || head_.head()->manifest != earlier.manifest) return std::optional<PublishReport>();
   if (earlier.report.state == digest) {
-    accept(earlier.report, state);
+    accept(earlier, state);
     return std::optional(earlier.report);
   }
   base_.reset();  // its state is gone: the next version begins with an anchor
@@ -142,6 +144,8 @@ Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const Grid
   manifest.time = clock_.wall();
   for (const TensorSpec& spec : description_.tensors) manifest.total += spec.size();
   report.total = manifest.total;
+  prepared.history = delta ? delta->history : no_history(description_);
+  manifest.history = history_digest(prepared.history);
   if (delta) {
     FLOTILLA_RETURN_IF_ERROR(create_verified(store_, layout_.delta(version), delta->bytes));
     manifest.delta = DeltaObject{describe_object(delta->bytes), kDeltaCodec, base_->version, base_->digest};
@@ -152,7 +156,7 @@ Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const Grid
                           version.value() - last_anchor_->value() >= static_cast<std::uint64_t>(options_.anchor_every);
   if (anchor_due) {
     FLOTILLA_ASSIGN_OR_RETURN(const Bytes anchor,
-                              encode_anchor(description_, state, {layout_.prefix, version, digest}));
+                              encode_anchor(description_, state, prepared.history, {layout_.prefix, version, digest}));
     FLOTILLA_RETURN_IF_ERROR(create_verified(store_, layout_.anchor(version), anchor));
     manifest.anchor = describe_object(anchor);
     report.anchor_bytes = anchor.size();
@@ -177,8 +181,9 @@ Result<Sha256Digest> HubPublisher::create_manifest(const Manifest& manifest) {
   return *earlier == manifest ? Result<Sha256Digest>(sha256(*found)) : status;
 }
 
-void HubPublisher::accept(const PublishReport& report, const GridState& state) {
-  base_ = Base{report.version, report.state, state};
+void HubPublisher::accept(Prepared prepared, const GridState& state) {
+  const PublishReport& report = prepared.report;
+  base_ = Base{report.version, report.state, state, std::move(prepared.history)};
   number_ = report.version.value() + 1;
   tried_.reset();
   if (report.anchor_bytes > 0) last_anchor_ = report.version;
@@ -192,7 +197,7 @@ Result<PublishReport> HubPublisher::publish(const GridState& state, std::uint64_
 
   std::optional<EncodedDelta> delta;
   if (base_) {
-    FLOTILLA_ASSIGN_OR_RETURN(delta, encode_delta(description_, base_->state, state));
+    FLOTILLA_ASSIGN_OR_RETURN(delta, encode_delta(description_, base_->state, base_->history, state, core_count()));
   }
   Status status;
   if (tried_ && *tried_ != digest) skip_number();
@@ -217,7 +222,7 @@ Result<PublishReport> HubPublisher::publish(const GridState& state, std::uint64_
     }
     status = head_.write(change);
     if (status.ok()) {
-      accept(prepared->report, state);
+      accept(*prepared, state);
       return prepared->report;
     }
     if (may_pass(status)) unsettled_ = *prepared;

@@ -53,7 +53,9 @@ Result<SignedJson> open_signed_json(std::string_view text) {
 Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key,
                          const char* format_field, int format) {
   FLOTILLA_RETURN_IF_ERROR(verify_signature(key, as_bytes(message_of(kind, document.text)), document.signature));
-  return check_known(document.body, format_field, format);
+  const auto found = document.body.find(format_field);
+  const bool newer = found != document.body.end() && found->is_number_unsigned() && *found > format;
+  return newer ? upgrade_needed(format_field, found->dump(), format) : ok_status();
 }
 
 Status upgrade_needed(std::string_view what, std::string_view found, int known) {

@@ -28,7 +28,7 @@ struct SignedJson {
 // data_loss for anything that sign_json does not write.
 Result<SignedJson> open_signed_json(std::string_view text);
 // permission_denied when the key did not sign it as this kind; then, failed_precondition that tells to upgrade when
-// `format_field` is a number other than `format`. In this order, so that a damaged document is not taken for a newer
+// `format_field` is a number above `format`. In this order, so that a damaged document is not taken for a newer
 // one: every format, whatever else it changes, is signed in this way.
 Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key,
                          const char* format_field, int format);

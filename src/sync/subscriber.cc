@@ -41,6 +41,7 @@ struct Path {
 struct Checked {
   Sha256Digest state_digest;
   std::vector<std::uint64_t> checksums;  // of each tensor, for who makes it again
+  DeltaHistory history = {};
 };
 
 std::uint64_t checksum_of(const GridTensor& tensor) {
@@ -81,7 +82,8 @@ class HubSubscriber final : public Subscriber {
   Result<VersionParts> follow(const Path& path, Keys& bad, std::uint64_t& fetched);
   Result<Checked> check(const Path& path, const VersionParts& parts, Keys& bad, GridState* state);
   GridSource source_of(VersionParts parts, Checked checked) const;
-  Result<NextVersion> find(Version target, const Sha256Digest* manifest_digest, GridState* state);
+  Result<NextVersion> find(Version target, const Sha256Digest* manifest_digest, DeltaHistory& history,
+                           GridState* state);
 
   ObjectStore& store_;
   const HubLayout layout_;
@@ -95,9 +97,11 @@ class HubSubscriber final : public Subscriber {
   struct Held {
     Version version;
     Sha256Digest state_digest;
+    DeltaHistory history;
   };
   std::optional<Held> held_;
   std::optional<NextVersion> next_;        // pulled and not held yet
+  DeltaHistory next_history_;              // of that one
   std::map<Version, Manifest> manifests_;  // a version has one manifest for all time
 };
 
@@ -240,10 +244,12 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
       FLOTILLA_ASSIGN_OR_RETURN(OpenAnchor anchor, open_anchor(description_, std::move(bytes), label));
       parts.base = std::move(anchor.read);
       parts.replace = std::move(anchor.replace);
+      parts.history = std::move(anchor.history);
       return ok_status();
     }));
   } else {
     parts.base = options_.held;
+    parts.history = held_->history;
   }
   ThreadPool pool(check_threads());
   for (const Version version : path.deltas) {
@@ -266,7 +272,7 @@ Result<Checked> HubSubscriber::check(const Path& path, const VersionParts& parts
   std::vector<Sha256Digest> leaves(description_.tensors.size());
   Checked checked{.state_digest = {}, .checksums = std::vector<std::uint64_t>(description_.tensors.size())};
   std::size_t part = 0;
-  const Status made = make_tensors(
+  auto made = make_tensors(
       description_, parts, pool,
       [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
         if (options_.stop.stop_requested()) return cancelled("asked to stop");
@@ -284,9 +290,10 @@ Result<Checked> HubSubscriber::check(const Path& path, const VersionParts& parts
       part);
   if (made.ok()) {
     checked.state_digest = merkle_root(leaves);
+    checked.history = *std::move(made);
     return checked;
   }
-  return unmakeable(path, part, made, bad);
+  return unmakeable(path, part, made.status(), bad);
 }
 
 // Every byte fetched was right, and yet a part of the path does not fit: 0 is what it begins with, 1 the first delta.
@@ -312,7 +319,7 @@ GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
           made = std::make_shared<const Made>(Made{std::move(parts), std::move(checked)})](const TensorVisitor& visit) {
     ThreadPool pool(threads);
     std::size_t part = 0;
-    return make_tensors(
+    const auto again = make_tensors(
         description, made->parts, pool,
         [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
           for (const GridTensor& tensor : tensors) {
@@ -325,11 +332,13 @@ GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
           return ok_status();
         },
         part);
+    return again.status();
   };
 }
 
 // With `state` it has the whole of it after success.
-Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* manifest_digest, GridState* state) {
+Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* manifest_digest, DeltaHistory& history,
+                                        GridState* state) {
   FLOTILLA_ASSIGN_OR_RETURN(const Manifest wanted, manifest(target, manifest_digest));
   Keys bad;
   std::uint64_t fetched = 0;
@@ -347,11 +356,18 @@ Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* mani
       if (bad.size() == bad_before) return failure;
       continue;
     }
-    if (checked->state_digest == wanted.state) {
+    const bool right_history = wanted.history ? history_digest(checked->history) == *wanted.history
+                                              : std::ranges::all_of(checked->history, &ChangeHistory::empty);
+    if (checked->state_digest == wanted.state && right_history) {
       const Sha256Digest digest = checked->state_digest;
+      history = std::move(checked->history);
       return NextVersion{target, digest, source_of(*std::move(parts), *std::move(checked)), fetched, path->text()};
     }
-    failure = data_loss(fmt::format("version {} by {}: the state digest is {}; the manifest says {}", target.value(),
+    failure =
+        data_loss(checked->state_digest == wanted.state
+                      ? fmt::format("version {} by {}: the history of changes is not the one that the manifest says",
+                                    target.value(), path->text())
+                      : fmt::format("version {} by {}: the state digest is {}; the manifest says {}", target.value(),
                                     path->text(), checked->state_digest.to_hex(), wanted.state.to_hex()));
     if (path->anchor) return failure;
     condemn_held(failure, bad);  // every byte fetched was right
@@ -364,21 +380,22 @@ Result<std::optional<NextVersion>> HubSubscriber::pull() {
   if (next_ && next_->version == head_->version) return next_;
   next_.reset();
   FLOTILLA_ASSIGN_OR_RETURN(
-      next_, find(head_->version, &head_->manifest, nullptr)
+      next_, find(head_->version, &head_->manifest, next_history_, nullptr)
                  .with_context(fmt::format("pull version {} of run '{}'", head_->version.value(), layout_.prefix)));
   return next_;
 }
 
 void HubSubscriber::hold() {
   FLOTILLA_CHECK(next_ && options_.held);
-  held_ = {next_->version, next_->state_digest};
+  held_ = {next_->version, next_->state_digest, std::exchange(next_history_, {})};
   next_.reset();
   manifests_.erase(manifests_.begin(), manifests_.lower_bound(held_->version));
 }
 
 Result<PulledVersion> HubSubscriber::fetch(Version version) {
   auto state = std::make_shared<GridState>();
-  FLOTILLA_ASSIGN_OR_RETURN(NextVersion found, find(version, nullptr, state.get())
+  DeltaHistory history;
+  FLOTILLA_ASSIGN_OR_RETURN(NextVersion found, find(version, nullptr, history, state.get())
                                                    .with_context(fmt::format("fetch version {} of run '{}'",
                                                                              version.value(), layout_.prefix)));
   return PulledVersion{version, found.state_digest, std::move(state), found.bytes, std::move(found.path)};

@@ -23,35 +23,31 @@ std::int64_t whole_bytes(const ModelDescription& description) {
 
 }  // namespace
 
-Status make_tensors(const ModelDescription& description, const VersionParts& parts, ThreadPool& pool,
-                    const std::function<Status(TensorIndex first, std::span<GridTensor> tensors)>& use,
-                    std::size_t& part) {
-  const std::vector<TensorSpec>& specs = description.tensors;
-  std::vector<DeltaApplication> deltas(parts.deltas.begin(), parts.deltas.end());
-  for (std::size_t begin = 0, end = 0; begin < specs.size(); begin = end) {
-    std::int64_t bytes = 0;
-    do {
-      bytes += specs[end++].size();
-    } while (end < specs.size() && bytes + specs[end].size() <= kTensorsAtATimeBytes);
-    std::vector<GridTensor> tensors(end - begin);
+Result<DeltaHistory> make_tensors(const ModelDescription& description, const VersionParts& parts, ThreadPool& pool,
+                                  const std::function<Status(TensorIndex first, std::span<GridTensor> tensors)>& use,
+                                  std::size_t& part) {
+  const DeltaLayout layout = delta_layout(description);
+  DeltaHistory history = parts.history;
+  std::vector<DeltaApplication> deltas;
+  for (const DeltaFrame& frame : parts.deltas) deltas.emplace_back(description, layout, frame);
+  for (const DeltaLayout::Batch& batch : layout.batches) {
+    std::vector<GridTensor> tensors(batch.tensor_end - batch.tensor_begin);
     part = 0;
     pool.run(std::ssize(tensors), [&](std::int64_t i, int) {
-      tensors[static_cast<std::size_t>(i)] = parts.base(static_cast<TensorIndex>(begin) + static_cast<TensorIndex>(i));
+      tensors[static_cast<std::size_t>(i)] = parts.base(static_cast<TensorIndex>(batch.tensor_begin) + i);
     });
     for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
       part = parts.applied + delta + 1;
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        FLOTILLA_RETURN_IF_ERROR(deltas[delta].apply(specs[begin + i], tensors[i]));
-      }
+      FLOTILLA_RETURN_IF_ERROR(deltas[delta].apply(batch, tensors, history, pool));
     }
     part = 0;
-    FLOTILLA_RETURN_IF_ERROR(use(static_cast<TensorIndex>(begin), tensors));
+    FLOTILLA_RETURN_IF_ERROR(use(static_cast<TensorIndex>(batch.tensor_begin), tensors));
   }
   for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
     part = parts.applied + delta + 1;
     FLOTILLA_RETURN_IF_ERROR(deltas[delta].finish());
   }
-  return ok_status();
+  return history;
 }
 
 Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPool& pool, VersionParts& parts,
@@ -69,13 +65,15 @@ Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPo
       copy->tensors[static_cast<std::size_t>(i)] = std::move(tensor);
     };
   }
-  FLOTILLA_RETURN_IF_ERROR(make_tensors(
-      description, parts, pool,
-      [&](TensorIndex first, std::span<GridTensor> tensors) {
-        for (GridTensor& tensor : tensors) parts.replace(first++, std::move(tensor));
-        return ok_status();
-      },
-      part));
+  FLOTILLA_ASSIGN_OR_RETURN(parts.history, make_tensors(
+                                               description, parts, pool,
+                                               [&](TensorIndex first, std::span<GridTensor> tensors) {
+                                                 for (GridTensor& tensor : tensors) {
+                                                   parts.replace(first++, std::move(tensor));
+                                                 }
+                                                 return ok_status();
+                                               },
+                                               part));
   parts.base = std::move(base);
   parts.applied += parts.deltas.size();
   parts.deltas.clear();
@@ -83,7 +81,7 @@ Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPo
 }
 
 std::int64_t version_bytes_max(const ModelDescription& description) {
-  std::int64_t at_a_time = kTensorsAtATimeBytes;
+  std::int64_t at_a_time = kBatchIntegers;
   for (const TensorSpec& spec : description.tensors) at_a_time = std::max(at_a_time, tensor_bytes(spec));
   const std::int64_t whole = whole_bytes(description);
   return whole + 2 * (whole / kWaitingShare) + at_a_time;

@@ -10,25 +10,24 @@
 #include "base/thread_pool.h"
 #include "model/grid.h"
 #include "sync/delta_frame.h"
+#include "sync/delta_layout.h"
 
 namespace flotilla {
-
-// So many bytes of tensors are made at a time, or one tensor that is larger.
-inline constexpr std::int64_t kTensorsAtATimeBytes = 8 << 20;
 
 // What a version is made of, tensor by tensor: those of an anchor or of what somebody holds, and the deltas after them.
 struct VersionParts {
   TensorReader base;               // asked by several threads
   TensorWriter replace = nullptr;  // of the base; none while somebody else holds it
+  DeltaHistory history = {};       // of the base
   std::vector<DeltaFrame> deltas = {};
   std::size_t applied = 0;  // deltas before those, which are in the base
 };
 
-// Makes the tensors in order and shows some at a time to `use`, whose they are then. An error is one of `use` or of the
-// part whose number is in `part`: 0 the base, 1 the first delta.
-Status make_tensors(const ModelDescription& description, const VersionParts& parts, ThreadPool& pool,
-                    const std::function<Status(TensorIndex first, std::span<GridTensor> tensors)>& use,
-                    std::size_t& part);
+// Makes the tensors in order and shows a batch at a time (delta_layout.h) to `use`, whose they are then; returns the
+// history. An error is one of `use` or of the part whose number is in `part`: 0 the base, 1 the first delta.
+Result<DeltaHistory> make_tensors(const ModelDescription& description, const VersionParts& parts, ThreadPool& pool,
+                                  const std::function<Status(TensorIndex first, std::span<GridTensor> tensors)>& use,
+                                  std::size_t& part);
 
 // Adds the next delta. When those that wait have more than a sixteenth of a version's bytes, they are applied to the
 // base, of which a copy is made where somebody else holds it. After an error, as above, the parts are of no use.

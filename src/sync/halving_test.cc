@@ -1,0 +1,52 @@
+#include "sync/halving.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/philox.h"
+
+namespace flotilla {
+namespace {
+
+TEST(Survival, IsTwoToTheMinusTime) {
+  EXPECT_EQ(survival(0), 1u << 30);
+  EXPECT_EQ(survival(1u << kHalfLifeBits), 1u << 29);
+  EXPECT_EQ(survival(kHorizon), 1u << 26);
+  EXPECT_EQ(survival(~std::uint64_t{0}), 0u);
+  PhiloxStream random(1, 1);
+  for (int i = 0; i < 100'000; ++i) {
+    const std::uint64_t time = random.below(kHorizon + 1);
+    const double exact = std::ldexp(std::exp2(-std::ldexp(static_cast<double>(time), -kHalfLifeBits)), 30);
+    EXPECT_NEAR(survival(time), exact, 2 + 2e-8 * exact) << time;
+  }
+}
+
+TEST(Survival, FallsWithEveryUnitOfTimeAsFarAsTheHorizon) {
+  // All times near the borders of table entries and half-lives, and samples of the others.
+  for (std::uint64_t border = 0; border < kHorizon; border += 1u << 13) {
+    for (std::uint64_t time = border < 8 ? 0 : border - 8; time < border + 8; ++time) {
+      ASSERT_GT(survival(time), survival(time + 1)) << time;
+    }
+  }
+  for (std::uint64_t time = kHorizon - 100'000; time < kHorizon; ++time) ASSERT_GT(survival(time), survival(time + 1));
+}
+
+TEST(Survival, IsTheSameOnEveryMachine) {
+  // Sum of 4096 values over the horizon, as the first machine had it: a change of it makes old deltas unreadable.
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = 0; i < 4096; ++i) sum = sum * 31 + survival(i * 16411 % kHorizon);
+  EXPECT_EQ(sum, 1284491636923253239u);
+}
+
+TEST(Survival, ATimeIsFoundWithinAFewUnits) {
+  PhiloxStream random(2, 1);
+  for (int i = 0; i < 100'000; ++i) {
+    const std::uint64_t time = random.below(kHorizon + 1);
+    EXPECT_NEAR(static_cast<double>(time_near(survival(time))), static_cast<double>(time), 8);
+  }
+  EXPECT_EQ(time_near(1), kHorizon);
+}
+
+}  // namespace
+}  // namespace flotilla
