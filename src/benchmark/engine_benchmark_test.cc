@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/random_model.h"
+#include "benchmark/small_model_for_tests.h"
 
 namespace flotilla {
 namespace {
@@ -10,29 +10,9 @@ namespace {
 constexpr MachineLimits kLimits{
     .isa = Isa::kScalar, .threads = 1, .int8_operations = 1e6, .fp32_operations = 1e6, .read_bytes = 1e6};
 
-const RandomModel& model() {
-  static const RandomModel model = [] {
-    ModelDescription sizes;
-    sizes.architecture = "qwen2";
-    sizes.layers = 2;
-    sizes.hidden = 32;
-    sizes.heads = 2;
-    sizes.kv_heads = 1;
-    sizes.head_dim = 16;
-    sizes.ffn = 64;
-    sizes.vocabulary = 100;
-    sizes.context = 128;
-    sizes.norm_epsilon = 1e-5f;
-    sizes.rope_theta = 10000;
-    sizes.tied_embeddings = true;
-    return random_model(sizes, 1).value();
-  }();
-  return model;
-}
-
 std::unique_ptr<Engine> engine(std::int64_t kv_blocks) {
-  auto engine = Engine::create(model().description, {.threads = 1, .kv_blocks = kv_blocks}).value();
-  EXPECT_TRUE(engine->load(model().state).ok());
+  auto engine = Engine::create(small_model().description, {.threads = 1, .kv_blocks = kv_blocks}).value();
+  EXPECT_TRUE(engine->load(small_model().state).ok());
   return engine;
 }
 

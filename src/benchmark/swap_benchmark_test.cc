@@ -2,33 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/random_model.h"
+#include "benchmark/small_model_for_tests.h"
 
 namespace flotilla {
 namespace {
 
-const RandomModel& model() {
-  static const RandomModel model = [] {
-    ModelDescription sizes;
-    sizes.architecture = "llama";
-    sizes.layers = 2;
-    sizes.hidden = 32;
-    sizes.heads = 2;
-    sizes.kv_heads = 1;
-    sizes.head_dim = 16;
-    sizes.ffn = 64;
-    sizes.vocabulary = 100;
-    sizes.context = 128;
-    sizes.norm_epsilon = 1e-5f;
-    sizes.rope_theta = 10000;
-    sizes.tied_embeddings = true;
-    return random_model(sizes, 1).value();
-  }();
-  return model;
-}
-
 std::unique_ptr<Engine> engine_with(const GridState& state) {
-  auto engine = Engine::create(model().description, {.threads = 1, .kv_blocks = 4}).value();
+  auto engine = Engine::create(small_model().description, {.threads = 1, .kv_blocks = 4}).value();
   EXPECT_TRUE(engine->load(state).ok());
   return engine;
 }
@@ -44,11 +24,11 @@ float logprob(Engine& engine) {
 }
 
 TEST(SwapBenchmark, LeavesTheLastVersionInTheEngine) {
-  const GridState after = next_version(next_version(model().state));
-  const auto engine = engine_with(model().state);
+  const GridState after = next_version(next_version(small_model().state));
+  const auto engine = engine_with(small_model().state);
   const auto expected = engine_with(after);
   ASSERT_NE(logprob(*engine), logprob(*expected));
-  const std::vector<SwapTime> times = measure_swaps(*engine, model().state, 2, 2).value();
+  const std::vector<SwapTime> times = measure_swaps(*engine, small_model().state, 2, 2).value();
   EXPECT_EQ(logprob(*engine), logprob(*expected));
   ASSERT_EQ(times.size(), 2u) << "version 0 is none that takes the place of another";
   for (const SwapTime& time : times) {
@@ -58,9 +38,9 @@ TEST(SwapBenchmark, LeavesTheLastVersionInTheEngine) {
 }
 
 TEST(SwapBenchmark, TakesNoStateOfOtherSizes) {
-  GridState state = model().state;
+  GridState state = small_model().state;
   state.tensors.pop_back();
-  const auto engine = engine_with(model().state);
+  const auto engine = engine_with(small_model().state);
   EXPECT_FALSE(measure_swaps(*engine, state, 1, 1).ok());
 }
 

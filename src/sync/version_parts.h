@@ -36,7 +36,8 @@ Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPo
 
 // The most bytes that the parts of a version and the tensors in the making take: a whole version, the deltas that wait,
 // and one that comes, packed and unpacked, as long as it has no more than a sixteenth of a version's bytes too: some 15
-// in 1,000 integers change. Usual are few in 1,000.
+// in 1,000 integers change. Usual are few in 1,000. Histories are not counted: each has up to an eighth of a byte an
+// integer, and a version on its way has some copies of it.
 std::int64_t version_bytes_max(const ModelDescription& description);
 
 }  // namespace flotilla
