@@ -20,7 +20,7 @@ def machine() -> str:
     text = pathlib.Path("/proc/cpuinfo").read_text()
     name = re.search(r"model name\s*:\s*(.*)", text)
     flags = re.search(r"flags\s*:\s*(.*)", text)
-    wanted = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni") if flags and flag in flags[1].split()]
+    wanted = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8") if flags and flag in flags[1].split()]
     return f"{name[1] if name else platform.processor()}, {os.cpu_count()} cores, {' '.join(wanted)}"
 
 

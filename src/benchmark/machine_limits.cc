@@ -69,6 +69,7 @@ double handoff_seconds() {
 
 PeakLoops peak_loops_of(Isa isa) {
   switch (isa) {
+    case Isa::kAmx: return amx_peak_loops();
     case Isa::kAvx512: return avx512_peak_loops();
     case Isa::kAvx2: return avx2_peak_loops();
     case Isa::kNeon: return neon_peak_loops();

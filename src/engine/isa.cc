@@ -6,6 +6,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -19,11 +23,33 @@ std::string_view isa_name(Isa isa) {
     case Isa::kScalar: return "scalar";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAmx: return "amx";
     case Isa::kNeon: return "neon";
     case Isa::kNeonDot: return "neon-dot";
   }
   return "unknown";
 }
+
+#if defined(__x86_64__)
+namespace {
+
+// Whether the processor has tiles of bytes and the system lets this process use them: a process asks once, since each
+// of its threads then takes eight kilobytes more to save.
+bool tiles_allowed() {
+#if defined(__linux__)
+  constexpr unsigned kTiles = 1u << 24, kBytes = 1u << 25;    // of leaf 7
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, newer than some headers
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBytes) == 0) return false;
+  static const bool allowed = ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return allowed;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+#endif
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> isas = {Isa::kScalar};
@@ -36,6 +62,7 @@ std::vector<Isa> supported_isas() {
                       __builtin_cpu_supports("avx512vnni");
   if (avx2) isas.push_back(Isa::kAvx2);
   if (avx2 && avx512) isas.push_back(Isa::kAvx512);
+  if (avx2 && avx512 && tiles_allowed()) isas.push_back(Isa::kAmx);
 #elif defined(__aarch64__)
   isas.push_back(Isa::kNeon);  // part of the architecture
 #if defined(__linux__)
@@ -51,6 +78,7 @@ KernelTable kernels_of(Isa isa, bool two_bytes) {
   switch (isa) {
     case Isa::kAvx2: return avx2_kernels(two_bytes);
     case Isa::kAvx512: return avx512_kernels(two_bytes);
+    case Isa::kAmx: return amx_kernels(two_bytes);
     case Isa::kNeon: return neon_kernels(two_bytes);
     case Isa::kNeonDot: return neon_dot_kernels(two_bytes);
     case Isa::kAuto:

@@ -21,6 +21,7 @@ namespace flotilla {
 
 #if defined(__x86_64__)
 KernelTable emulated_avx512_kernels(bool two_bytes);  // simde/avx512_by_simde.cc
+KernelTable emulated_amx_kernels(bool two_bytes);     // simde/amx_by_simde.cc
 #endif
 
 namespace {
@@ -35,7 +36,10 @@ std::vector<NamedKernels> vector_kernels(bool two_bytes) {
   for (const Isa isa : supported_isas()) {
     if (isa != Isa::kScalar) all.push_back({std::string(isa_name(isa)), kernels_of(isa, two_bytes)});
 #if defined(__x86_64__)
-    if (isa == Isa::kAvx2) all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
+    if (isa == Isa::kAvx2) {
+      all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
+      all.push_back({"emulated amx", emulated_amx_kernels(two_bytes)});
+    }
 #endif
   }
   return all;
@@ -199,7 +203,7 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
         const std::int64_t groups = groups_of(cols);
         std::vector<std::int64_t> counts(17);
         std::iota(counts.begin(), counts.end(), 1);
-        if (cols == 832) counts = {1, 5, 7, 12, 255, 256, 257, 263};
+        if (cols == 832) counts = {1, 5, 7, 12, 31, 32, 33, 255, 256, 257, 263};
         for (const std::int64_t rows : counts) {
           const auto x = random_values(static_cast<std::uint64_t>(rows), rows * cols, 10);
           const auto run = [&](const KernelTable& table, const PackedMatrix& w, bool add) {

@@ -34,6 +34,7 @@ compile() {
   case "$source" in
     *_avx2.cc) options=(-mavx2 -mfma -mf16c) ;;
     *_avx512.cc) options=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni) ;;
+    *_amx.cc) options=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8) ;;
   esac
   "$FLOTILLA_VENV/bin/python" -m ziglang c++ -target "$target" -std=c++20 -O0 -Wall -Wextra -Werror -ffp-contract=off \
     -Isrc -isystem "$scratch/include" -DFLOTILLA_VERSION='"check"' "${options[@]}" -c "$source" -o "$object" ||
