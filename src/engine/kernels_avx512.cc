@@ -99,6 +99,7 @@ inline std::uint64_t fold_integers(I16 x) {
 inline constexpr int kChains = 12;
 
 #include "engine/vector_kernels.h"
+#include "engine/weight_prefetch.h"
 
 // vpdpbusd multiplies unsigned by signed bytes: an activation is stored as q + 128, and a dot product starts at
 // -128 * sum(w) to take that back.
@@ -131,22 +132,6 @@ inline void pin([[maybe_unused]] __m512i& sum) {
   asm volatile("" : "+v"(sum));
 #endif
 }
-
-// Weights that the product needs after the present ones, asked for evenly while it computes: they come from memory, and
-// the hardware's own prefetching stops short of them. Asking beyond the last ones is harmless.
-struct Prefetch {
-  const std::int8_t* next;
-  std::int64_t lines;  // of the cache, each group of columns
-
-  // So that `tiles` tiles of `panels` panels ask for as many panels once.
-  Prefetch(const std::int8_t* next, std::int64_t panels, std::int64_t tiles)
-      : next(next), lines((panels * kActivationGroup * kLanes / 64 + tiles - 1) / tiles) {}
-
-  void one_group() {
-    for (std::int64_t i = 0; i < lines; ++i) __builtin_prefetch(next + 64 * i, 0, 2);
-    next += 64 * lines;
-  }
-};
 
 // kRows rows times kPanels neighbouring panels.
 template <int kRows, int kPanels>
