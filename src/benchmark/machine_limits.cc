@@ -71,6 +71,7 @@ PeakLoops peak_loops_of(Isa isa) {
   switch (isa) {
     case Isa::kAmx: return amx_peak_loops();
     case Isa::kAvx512: return avx512_peak_loops();
+    case Isa::kAvxVnni: return avx_vnni_peak_loops();
     case Isa::kAvx2: return avx2_peak_loops();
     case Isa::kNeon: return neon_peak_loops();
     case Isa::kNeonDot: return neon_dot_peak_loops();

@@ -20,6 +20,7 @@ struct PeakLoops {
 
 PeakLoops scalar_peak_loops();
 PeakLoops avx2_peak_loops();
+PeakLoops avx_vnni_peak_loops();
 PeakLoops avx512_peak_loops();
 PeakLoops amx_peak_loops();
 PeakLoops neon_peak_loops();

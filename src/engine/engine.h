@@ -19,7 +19,7 @@ namespace flotilla {
 inline constexpr int kArithmetic = 1;
 inline constexpr int kBlockTokens = 16;  // positions in one KV block
 
-enum class Isa { kAuto, kScalar, kAvx2, kAvx512, kAmx, kNeon, kNeonDot };
+enum class Isa { kAuto, kScalar, kAvx2, kAvxVnni, kAvx512, kAmx, kNeon, kNeonDot };
 std::string_view isa_name(Isa isa);
 // What this machine can run, best last. Always contains kScalar.
 std::vector<Isa> supported_isas();

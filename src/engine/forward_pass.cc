@@ -114,7 +114,7 @@ void ForwardPass::multiply(const PackedMatrix& w, std::int64_t rows, float* out,
   const QuantizedRows x = quantized(w.cols);
   // Many rows are divided among the threads, as the other loops do it: what one core wrote another need not fetch then,
   // which takes long where their caches are far apart. Parts are of whole eights: a tile of AVX-512's kernels and two
-  // of NEON's; AVX2's are of six rows, and a part ends with a smaller one.
+  // of NEON's; AVX2's and AVX-VNNI's are of six rows, and a part ends with a smaller one.
   constexpr std::int64_t kTile = 8;
   const std::int64_t tiles = (rows + kTile - 1) / kTile;
   const std::int64_t parts = std::clamp<std::int64_t>(rows / kPartRows, 1, pool_.active());

@@ -22,6 +22,7 @@ std::string_view isa_name(Isa isa) {
     case Isa::kAuto: return "auto";
     case Isa::kScalar: return "scalar";
     case Isa::kAvx2: return "avx2";
+    case Isa::kAvxVnni: return "avx-vnni";
     case Isa::kAvx512: return "avx512";
     case Isa::kAmx: return "amx";
     case Isa::kNeon: return "neon";
@@ -54,13 +55,15 @@ bool tiles_allowed() {
 std::vector<Isa> supported_isas() {
   std::vector<Isa> isas = {Isa::kScalar};
 #if defined(__x86_64__)
-  unsigned a = 0, b = 0, c = 0, d = 0;  // Clang's builtin does not know f16c
+  unsigned a = 0, b = 0, c = 0, d = 0;  // Clang's builtin knows neither f16c nor avxvnni
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
   const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
   if (avx2) isas.push_back(Isa::kAvx2);
+  const bool avx_vnni = __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & bit_AVXVNNI) != 0;
+  if (avx2 && avx_vnni) isas.push_back(Isa::kAvxVnni);
   if (avx2 && avx512) isas.push_back(Isa::kAvx512);
   if (avx2 && avx512 && tiles_allowed()) isas.push_back(Isa::kAmx);
 #elif defined(__aarch64__)
@@ -77,6 +80,7 @@ std::vector<Isa> supported_isas() {
 KernelTable kernels_of(Isa isa, bool two_bytes) {
   switch (isa) {
     case Isa::kAvx2: return avx2_kernels(two_bytes);
+    case Isa::kAvxVnni: return avx_vnni_kernels(two_bytes);
     case Isa::kAvx512: return avx512_kernels(two_bytes);
     case Isa::kAmx: return amx_kernels(two_bytes);
     case Isa::kNeon: return neon_kernels(two_bytes);

@@ -110,6 +110,7 @@ inline constexpr float kSmallestAmax = 0x1p-100f;  // a group below becomes all 
 
 KernelTable scalar_kernels(bool two_bytes);
 KernelTable avx2_kernels(bool two_bytes);
+KernelTable avx_vnni_kernels(bool two_bytes);
 KernelTable avx512_kernels(bool two_bytes);
 KernelTable amx_kernels(bool two_bytes);
 KernelTable neon_kernels(bool two_bytes);

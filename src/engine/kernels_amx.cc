@@ -40,6 +40,8 @@ inline void tile_dot() {
 }
 #endif
 
+#include "engine/weight_prefetch.h"
+
 inline constexpr int kTileRows = 16;
 
 // AVX-512's activations are q + 128; tiles take signed ones.
@@ -74,7 +76,7 @@ struct Panel {};
 // vector units scale the sums of the group before: the two take about as long.
 template <typename Tile, int kPanels>
 inline void matmul_block(const PackedMatrix& w, std::int64_t panel, const QuantizedRows& x, int rows, float* out,
-                         std::int64_t stride, bool accumulate, const std::int8_t* next, std::int64_t lines) {
+                         std::int64_t stride, bool accumulate, Prefetch* prefetch) {
   constexpr std::int64_t kGroupBytes = kActivationGroup * kLanes;
   const std::int64_t groups = w.groups;
   const std::int8_t* q = w.q + panel * groups * kGroupBytes;
@@ -109,8 +111,7 @@ inline void matmul_block(const PackedMatrix& w, std::int64_t panel, const Quanti
       tile_load<Tile::kRows>(x.q + (g + 1) * kActivationGroup, x.stride);
       multiply(Panel<0>(), g + 1);
     }
-    for (std::int64_t i = 0; i < lines; ++i) __builtin_prefetch(next + 64 * i, 0, 2);
-    next += 64 * lines;
+    prefetch->one_group();
     scale(0, g);
     if constexpr (kPanels == 2) {
       if (more) multiply(Panel<1>(), g + 1);
@@ -129,19 +130,16 @@ inline void matmul_block(const PackedMatrix& w, std::int64_t panel, const Quanti
 template <int kPanels>
 inline void matmul_panels(const PackedMatrix& w, std::int64_t panel, const QuantizedRows& x, std::int64_t rows,
                           float* out, std::int64_t stride, bool accumulate) {
-  const std::int8_t* next = w.q + (panel + kPanels) * w.groups * kActivationGroup * kLanes;
-  const std::int64_t blocks = (rows + kTileRows - 1) / kTileRows;
-  // Every block asks for its part of the next panels, as much each group of columns.
-  const std::int64_t lines = (kPanels * kLanes + blocks - 1) / blocks;
+  Prefetch prefetch(w.q + (panel + kPanels) * w.groups * kActivationGroup * kLanes, kPanels,
+                    (rows + kTileRows - 1) / kTileRows);
   out += panel * kLanes;
   std::int64_t r = 0;
   for (; r + kTileRows < rows; r += kTileRows) {
-    matmul_block<Tiles<false>, kPanels>(w, panel, x.from(r), kTileRows, out + r * stride, stride, accumulate, next,
-                                        lines);
-    next += 64 * lines * w.groups;
+    matmul_block<Tiles<false>, kPanels>(w, panel, x.from(r), kTileRows, out + r * stride, stride, accumulate,
+                                        &prefetch);
   }
   matmul_block<Tiles<true>, kPanels>(w, panel, x.from(r), static_cast<int>(rows - r), out + r * stride, stride,
-                                     accumulate, next, lines);
+                                     accumulate, &prefetch);
 }
 
 void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const QuantizedRows& x,

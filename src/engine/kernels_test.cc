@@ -20,8 +20,9 @@
 namespace flotilla {
 
 #if defined(__x86_64__)
-KernelTable emulated_avx512_kernels(bool two_bytes);  // simde/avx512_by_simde.cc
-KernelTable emulated_amx_kernels(bool two_bytes);     // simde/amx_by_simde.cc
+KernelTable emulated_avx_vnni_kernels(bool two_bytes);  // emulated/avx_vnni.cc
+KernelTable emulated_avx512_kernels(bool two_bytes);    // simde/avx512_by_simde.cc
+KernelTable emulated_amx_kernels(bool two_bytes);       // simde/amx_by_simde.cc
 #endif
 
 namespace {
@@ -37,6 +38,7 @@ std::vector<NamedKernels> vector_kernels(bool two_bytes) {
     if (isa != Isa::kScalar) all.push_back({std::string(isa_name(isa)), kernels_of(isa, two_bytes)});
 #if defined(__x86_64__)
     if (isa == Isa::kAvx2) {
+      all.push_back({"emulated avx-vnni", emulated_avx_vnni_kernels(two_bytes)});
       all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
       all.push_back({"emulated amx", emulated_amx_kernels(two_bytes)});
     }

@@ -33,6 +33,7 @@ compile() {
   object="$scratch/$target-${source//\//-}.o"
   case "$source" in
     *_avx2.cc) options=(-mavx2 -mfma -mf16c) ;;
+    *_avx_vnni.cc) options=(-mavx2 -mfma -mf16c -mavxvnni) ;;
     *_avx512.cc) options=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni) ;;
     *_amx.cc) options=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8) ;;
   esac
