@@ -193,7 +193,8 @@ def main() -> int:
         if "rollout" in wanted:
             two_a_cycle = ours.int8_peak(1) > TWO_A_CYCLE
             table.add(f"{model}, rollout 8 x 8", "llama.cpp, Q8_0, its best way", lambda: ours.measure(threads, "rollout"), peer.rollout,
-                      3 if not two_a_cycle else 5 if smollm2 else 4, "roofline_share", 0.35)
+                      3 if not two_a_cycle else 5 if smollm2 else 4, "roofline_share",
+                      None if two_a_cycle else 0.35)
         # The goals are shares of what dot products of vectors reach. Tiles reach more, but a group's sums leave them one by one.
         tiles = ours.has_tiles()
         if "decode" in wanted:
