@@ -18,6 +18,7 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxParameters = std::int64_t{1} << 40;
 constexpr std::int32_t kMaxLayers = 4096;
+constexpr std::int64_t kMaxRow = 1 << 27;  // what weight sync can count (docs/formats/delta.md)
 
 // Adds tensors to a description and hands out their indices.
 class TensorList {
@@ -147,6 +148,10 @@ Status check_sizes(const ModelDescription& model) {
   }
   if (!std::isfinite(model.rope_theta) || model.rope_theta <= 0) {
     return invalid_argument(fmt::format("rope_theta = {}, expected a number > 0", model.rope_theta));
+  }
+  for (const std::int64_t row :
+       {std::int64_t{model.hidden}, std::int64_t{model.ffn}, std::int64_t{model.heads} * model.head_dim}) {
+    if (row > kMaxRow) return invalid_argument(fmt::format("a row of {} weights, expected at most {}", row, kMaxRow));
   }
   // An upper bound of the parameters, in doubles so that nothing overflows before it is known to be small.
   const double hidden = model.hidden;

@@ -181,6 +181,7 @@ TEST(Description, SizesThatDoNotFitAreRefused) {
   expect_refused([](ModelDescription& m) { m.layers = 1 << 30; }, "layers");
   expect_refused([](ModelDescription& m) { m.kv_heads = 2; }, "not a multiple of kv_heads = 2");
   expect_refused([](ModelDescription& m) { m.head_dim = 63; }, "head_dim = 63 is odd");
+  expect_refused([](ModelDescription& m) { m.layers = m.hidden = 1, m.ffn = (1 << 27) + 1; }, "a row of 134217729");
   expect_refused([](ModelDescription& m) { m.norm_epsilon = 0; }, "norm_epsilon");
   expect_refused([](ModelDescription& m) { m.rope_theta = INFINITY; }, "rope_theta");
   expect_refused([](ModelDescription& m) { m.vocabulary = m.hidden = 1 << 30; }, "parameters");

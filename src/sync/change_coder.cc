@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "model/grid.h"
 #include "sync/halving.h"
@@ -36,12 +35,11 @@ std::uint64_t rate_of(std::uint32_t code) {
   const std::uint64_t mantissa = (1u << kRateMantissa) + code % (1u << kRateMantissa);
   return mantissa << (code >> kRateMantissa);
 }
-std::uint32_t code_of(double rate) {
-  constexpr double kLeast = 1 << kRateMantissa;
-  const int octave = std::clamp(static_cast<int>(std::floor(std::log2(std::max(rate, kLeast) / kLeast))), 0, 31);
-  const auto mantissa =
-      static_cast<std::uint32_t>(std::clamp(std::round(std::ldexp(rate, -octave)), kLeast, 2 * kLeast - 1) - kLeast);
-  return std::max(1u, static_cast<std::uint32_t>(octave) << kRateMantissa | mantissa);
+std::uint32_t code_of(std::uint64_t rate) {
+  constexpr std::uint64_t kLeast = 1 << kRateMantissa;
+  const int octave = std::clamp(static_cast<int>(std::bit_width(rate)) - (kRateMantissa + 1), 0, 31);
+  const std::uint64_t mantissa = std::clamp(rate >> octave, kLeast, 2 * kLeast - 1) - kLeast;
+  return std::max(1u, static_cast<std::uint32_t>(octave) << kRateMantissa | static_cast<std::uint32_t>(mantissa));
 }
 
 // Walks the groups of a region in order. Past changes are left out: they have a chance of their own.
@@ -110,19 +108,30 @@ class Clock {
 
 std::uint32_t survival_since(std::uint64_t base, std::uint64_t time) { return survival(time > base ? time - base : 0); }
 
+// The time after which something has happened with this chance in 2^-kRangeBits, at most 3/4.
+std::uint64_t time_of_chance(std::uint64_t chance) {
+  std::uint64_t low = 1, high = kHorizon / 2;
+  while (low < high) {
+    const std::uint64_t time = (low + high) / 2;
+    survival(time) <= kAll - chance ? high = time : low = time + 1;
+  }
+  return low;
+}
+
 // The rate at which the free integers of a region change as often as they do.
 std::uint32_t fitting_rate(const ChangeRegion& region, std::span<const PastChange> past, std::int64_t changes) {
   if (changes == 0) return 0;
-  constexpr std::uint64_t kUnit = 1 << kRateBits;
-  Clock clock(region, past, kUnit);
+  Clock clock(region, past, 1 << kRateBits);
   std::uint64_t weights = 0, integers = 0;
   do {
     weights += clock.group_ends() - clock.group_begins();
     integers += clock.free();
   } while (clock.next_group());
-  const double chance = std::min(0.75, static_cast<double>(changes) / static_cast<double>(integers));
-  const double time = -std::log2(1 - chance) * std::ldexp(1.0, kHalfLifeBits) * static_cast<double>(integers);
-  return code_of(time / static_cast<double>(weights) * kUnit);
+  const std::uint64_t chance =
+      std::min<std::uint64_t>(kAll / 4 * 3, static_cast<std::uint64_t>(changes) * kAll / integers);
+  // Sizes of one region: 25 + 27 bits, and the parts of a rate.
+  const auto time = static_cast<unsigned __int128>(time_of_chance(chance) * integers) << kRateBits;
+  return code_of(static_cast<std::uint64_t>(time / weights));
 }
 
 void put_length(std::uint32_t length, ChangeModel& model, RangeEncoder& out) {

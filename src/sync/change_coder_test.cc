@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/hashing.h"
 #include "base/philox.h"
 #include "model/grid.h"
 
@@ -175,6 +176,29 @@ TEST(ChangeHistory, ForgetsWholeVersionsWhereMoreThanOneIn32IsRemembered) {
   std::vector<Change> many;
   for (std::uint32_t at = 0; at < 201; ++at) many.push_back({at, 1});
   EXPECT_TRUE(advance(history, many, 6400).empty());
+}
+
+TEST(ChangeHistory, TakesNoMoreMemoryThanItMayRemember) {
+  std::vector<Change> many;
+  for (std::uint32_t at = 0; at < 3000; ++at) many.push_back({2 * at, 1});
+  ChangeHistory history = advance({}, std::vector<Change>{{7, 1}}, 6400);
+  EXPECT_LE(advance(history, many, 6400).capacity(), 200u);
+  for (std::uint32_t version = 0; version < 20; ++version) {
+    history = advance(history, std::span(many).subspan(100 * version, 90), 6400);
+    EXPECT_LE(history.capacity(), 200u);
+  }
+}
+
+TEST(ChangeCoder, TheBytesAreTheSameOnEveryMachine) {
+  Bytes all;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Example example = random_example(seed, 60, 576, 0.0001 * static_cast<double>(seed * seed), 0.02, 3);
+    for (std::size_t i = 0; i < example.scales.size(); ++i)
+      example.scales[i] = static_cast<std::uint16_t>(i * 37 % 512 + 0x3a80);
+    const Bytes bytes = encode(example);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  EXPECT_EQ(sha256(all).to_hex(), "4183ccad759ae715d6d61eae8b7db464279c8111fb548077d7e138e126adb944");
 }
 
 }  // namespace

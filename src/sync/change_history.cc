@@ -11,13 +11,15 @@ ChangeHistory advance(const ChangeHistory& history, std::span<const Change> chan
   for (const PastChange& past : history) ++of_age[static_cast<std::size_t>(past.age) + 1];
   of_age[1] = std::ssize(changes);
   int oldest = 0;
-  for (std::int64_t sum = of_age[1]; oldest < kHistoryVersions && sum <= integers / 32;) {
+  std::int64_t kept = 0;
+  for (std::int64_t sum = of_age[1]; oldest < kHistoryVersions && sum <= integers / kHistoryShare;) {
+    kept = sum;
     ++oldest;
     sum += of_age[static_cast<std::size_t>(oldest) + 1];
   }
 
   ChangeHistory next;
-  next.reserve(history.size() + changes.size());
+  next.reserve(static_cast<std::size_t>(kept));
   auto past = history.begin();
   const auto keep_until = [&](std::uint64_t position) {
     for (; past != history.end() && past->position < position; ++past) {

@@ -30,6 +30,7 @@ struct PastChange {
 };
 static_assert(sizeof(PastChange) == 4);
 inline constexpr int kHistoryVersions = 15;
+inline constexpr std::int64_t kHistoryShare = 32;  // at most one integer of so many of a region is remembered
 
 // What changed lately in one region: the last change of each integer, by rising position. An integer that has crossed a
 // border of rounding lies near it and goes back much more often than others cross theirs, so the codec of deltas
@@ -37,8 +38,8 @@ inline constexpr int kHistoryVersions = 15;
 using ChangeHistory = std::vector<PastChange>;
 
 // The history one version later: changes come in with age 1, those that get too old leave; the oldest too, whole
-// versions at a time, while more than one in 32 of the region's integers is remembered: an eighth of a byte an integer
-// at most.
+// versions at a time, while more than one in kHistoryShare of the region's integers is remembered: an eighth of a byte
+// an integer at most.
 ChangeHistory advance(const ChangeHistory& history, std::span<const Change> changes, std::int64_t integers);
 
 }  // namespace flotilla

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "sync/delta_layout.h"
+
 namespace flotilla {
 namespace {
 
@@ -28,8 +30,6 @@ std::int64_t step_of(std::uint64_t code) {
 }
 
 using Readers = std::vector<ByteReader>;
-
-bool scale_in_range(float scale) { return scale >= kScaleMin && scale <= kScaleMax; }
 
 // Applies `count` changes to integers within [-limit, limit]; none may fall into the `whole` ranges, which rise.
 template <typename Integer>

@@ -43,9 +43,14 @@ DeltaLayout delta_layout(const ModelDescription& description);
 using DeltaHistory = std::vector<ChangeHistory>;
 // Of a state whose past nobody knows.
 DeltaHistory no_history(const ModelDescription& description);
-// data_loss unless it is one of this model: positions that rise within their region, ages in range.
+// data_loss unless it is one of this model, as advance() leaves it: positions that rise within their region, ages in
+// range, no more entries than may be.
 Status check_history(const ModelDescription& description, const DeltaHistory& history);
 // SHA-256 over all entries in order (docs/formats/delta.md).
 Sha256Digest history_digest(const DeltaHistory& history);
+// The most bytes that one takes.
+std::int64_t history_bytes_max(const ModelDescription& description);
+
+bool scale_in_range(float scale);  // as the grid's are
 
 }  // namespace flotilla

@@ -93,8 +93,6 @@ Status apply_changes(std::span<const Change> changes, std::span<const Range> who
   return ok_status();
 }
 
-bool scale_in_range(float scale) { return scale >= kScaleMin && scale <= kScaleMax; }
-
 ChangeRegion matrix_region(const TensorSpec& spec, std::span<const std::int8_t> q,
                            std::span<const std::uint16_t> scales) {
   return {.integers = static_cast<std::uint32_t>(q.size()), .cols = spec.cols, .scales = scales};
