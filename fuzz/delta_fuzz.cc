@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "sync/apply_delta_for_tests.h"
 #include "sync/delta.h"
 #include "sync/delta_codec1_for_tests.h"
 

@@ -31,7 +31,11 @@ Result<int> check_label(const SafetensorsFile& file, const AnchorLabel& expected
   if (format == file.metadata().end()) return data_loss(fmt::format("the metadata has no {}", kFormatField));
   for (int known = 1; known <= kAnchorFormat; ++known) {
     if (format->second != std::to_string(known)) continue;
-    for (const auto& [name, value] : metadata_of(expected, known)) {
+    const SafetensorsMetadata metadata = metadata_of(expected, known);
+    if (file.metadata().size() != metadata.size()) {
+      return data_loss(fmt::format("{} metadata; expected {}", file.metadata().size(), metadata.size()));
+    }
+    for (const auto& [name, value] : metadata) {
       const auto found = file.metadata().find(name);
       const std::string observed = found == file.metadata().end() ? "missing" : found->second;
       if (observed != value) return data_loss(fmt::format("{} is {}; expected {}", name, observed, value));
@@ -67,11 +71,12 @@ Result<DeltaHistory> read_history(const ModelDescription& description, const Saf
   std::int64_t total = 0;
   for (const std::uint32_t count : counts) total += count;
   FLOTILLA_ASSIGN_OR_RETURN(const TensorView entries, file.expect(kHistory, DType::kU32, {total}));
-  const auto bits = entries.copy<std::uint32_t>();
-  auto next = bits.begin();
+  ByteReader reader(entries.bytes);
   for (std::size_t region = 0; region < history.size(); ++region) {
     history[region].reserve(counts[region]);
-    for (std::uint32_t i = 0; i < counts[region]; ++i) history[region].push_back(PastChange::of_bits(*next++));
+    for (std::uint32_t i = 0; i < counts[region]; ++i) {
+      history[region].push_back(PastChange::of_bits(reader.get<std::uint32_t>().value()));
+    }
   }
   FLOTILLA_RETURN_IF_ERROR(check_history(description, history));
   return history;

@@ -83,20 +83,4 @@ Status DeltaApplication::apply_part(std::size_t part, std::size_t first_tensor, 
 
 Status DeltaApplication::finish() const { return streams_ ? streams_->finish().with_context("delta") : ok_status(); }
 
-Result<GridState> apply_delta(const ModelDescription& description, GridState base, ByteSpan bytes,
-                              DeltaHistory& history, int threads) {
-  FLOTILLA_RETURN_IF_ERROR(check_grid(description, base).with_context("apply a delta: base"));
-  FLOTILLA_RETURN_IF_ERROR(check_history(description, history).with_context("apply a delta: base"));
-  FLOTILLA_ASSIGN_OR_RETURN(const DeltaFrame frame, read_delta_frame(description, bytes).with_context("delta"));
-  const DeltaLayout layout = delta_layout(description);
-  DeltaApplication application(description, layout, frame);
-  ThreadPool pool(threads);
-  for (const DeltaLayout::Batch& batch : layout.batches) {
-    const auto tensors = std::span(base.tensors).subspan(batch.tensor_begin, batch.tensor_end - batch.tensor_begin);
-    FLOTILLA_RETURN_IF_ERROR(application.apply(batch, tensors, history, pool));
-  }
-  FLOTILLA_RETURN_IF_ERROR(application.finish());
-  return base;
-}
-
 }  // namespace flotilla

@@ -46,12 +46,4 @@ class DeltaApplication {
   std::optional<StreamsApplication> streams_;  // of codec 1
 };
 
-// The state after the changes, made out of `base`, which is consumed; `history` becomes that of the result, an empty
-// one after codec 1. Strict: a prefix, a changed bit, a byte too much, a change out of range or one that changes
-// nothing is data_loss, and no state is returned; a newer codec is failed_precondition. Memory is bounded by the
-// description, whatever the bytes say. That base and history are the right ones is for the caller to check, by
-// state_digest and history_digest of the result.
-Result<GridState> apply_delta(const ModelDescription& description, GridState base, ByteSpan delta,
-                              DeltaHistory& history, int threads = 1);
-
 }  // namespace flotilla

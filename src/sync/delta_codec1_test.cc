@@ -8,6 +8,7 @@
 #include <zstd.h>
 
 #include "base/hashing.h"
+#include "sync/apply_delta_for_tests.h"
 #include "sync/delta.h"
 #include "sync/delta_codec1_for_tests.h"
 #include "sync/test_model.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 #include <zstd.h>
@@ -49,12 +50,12 @@ Result<DeltaFrame> read_streams(const ModelDescription& description, ByteSpan co
   }
   DeltaFrame frame;
   frame.codec = 1;
-  frame.raw.resize(raw_size);
-  const std::size_t size = ZSTD_decompress(frame.raw.data(), raw_size, compressed.data(), compressed.size());
+  frame.bytes.resize(raw_size);
+  const std::size_t size = ZSTD_decompress(frame.bytes.data(), raw_size, compressed.data(), compressed.size());
   if (ZSTD_isError(size)) return data_loss(fmt::format("zstd: {}", ZSTD_getErrorName(size)));
   if (size != raw_size) return data_loss(fmt::format("{} bytes after decompression; expected {}", size, raw_size));
 
-  ByteReader reader(frame.raw);
+  ByteReader reader(frame.bytes);
   std::array<std::uint64_t, kDeltaStreams> lengths;
   for (std::uint64_t& length : lengths) {
     FLOTILLA_ASSIGN_OR_RETURN(length, reader.get<std::uint64_t>());
@@ -66,11 +67,11 @@ Result<DeltaFrame> read_streams(const ModelDescription& description, ByteSpan co
   return frame;
 }
 
-// Lengths, then parts.
-Result<DeltaFrame> read_parts(const ModelDescription& description, ByteSpan content) {
+// Lengths, then parts. The content lies in `bytes`.
+Result<DeltaFrame> read_parts(const ModelDescription& description, ByteSpan content, Bytes bytes) {
   DeltaFrame frame;
-  frame.raw.assign(content.begin(), content.end());
-  ByteReader reader(frame.raw);
+  frame.bytes = std::move(bytes);
+  ByteReader reader(content);
   std::vector<std::uint64_t> lengths(delta_layout(description).parts.size());
   for (std::uint64_t& length : lengths) {
     FLOTILLA_ASSIGN_OR_RETURN(length, reader.get_varint().with_context("lengths"));
@@ -105,8 +106,9 @@ Bytes write_delta_frame(std::span<const Bytes> parts) {
   return bytes;
 }
 
-Result<DeltaFrame> read_delta_frame(const ModelDescription& description, ByteSpan bytes) {
-  ByteReader header(bytes);
+Result<DeltaFrame> read_delta_frame(const ModelDescription& description, Bytes bytes) {
+  const ByteSpan all = bytes;
+  ByteReader header(all);
   FLOTILLA_ASSIGN_OR_RETURN(const ByteSpan magic, header.get_bytes(kMagic.size()));
   if (!std::ranges::equal(magic, kMagic)) return data_loss("does not begin as a delta does");
   FLOTILLA_ASSIGN_OR_RETURN(const auto codec, header.get<std::uint16_t>());
@@ -115,10 +117,10 @@ Result<DeltaFrame> read_delta_frame(const ModelDescription& description, ByteSpa
   if (bytes.size() < kHeaderBytes + kChecksumBytes) return data_loss(fmt::format("has only {} bytes", bytes.size()));
   std::uint64_t checksum;
   std::memcpy(&checksum, bytes.data() + bytes.size() - kChecksumBytes, kChecksumBytes);
-  if (xxh3_64(bytes.first(bytes.size() - kChecksumBytes)) != checksum) return data_loss("the checksum does not fit");
+  if (xxh3_64(all.first(all.size() - kChecksumBytes)) != checksum) return data_loss("the checksum does not fit");
   if (codec == 0 || zero != 0) return data_loss(fmt::format("codec {}, reserved field {}", codec, zero));
-  const ByteSpan content = bytes.subspan(kHeaderBytes, bytes.size() - kHeaderBytes - kChecksumBytes);
-  return codec == 1 ? read_streams(description, content) : read_parts(description, content);
+  const ByteSpan content = all.subspan(kHeaderBytes, all.size() - kHeaderBytes - kChecksumBytes);
+  return codec == 1 ? read_streams(description, content) : read_parts(description, content, std::move(bytes));
 }
 
 }  // namespace flotilla

@@ -36,12 +36,12 @@ Bytes write_delta_frame(std::span<const Bytes> parts);
 
 struct DeltaFrame {
   int codec = kDeltaCodec;
-  Bytes raw;
-  std::vector<ByteSpan> parts;  // codec 2: into raw, one for each part of the layout
-  DeltaStreamSpans streams;     // codec 1: into raw
+  Bytes bytes;
+  std::vector<ByteSpan> parts;  // codec 2: into bytes, one for each part of the layout
+  DeltaStreamSpans streams;     // codec 1: into bytes
 };
-// data_loss for anything that no codec writes, before memory beyond what a delta of this model can need is touched;
-// failed_precondition for a newer codec.
-Result<DeltaFrame> read_delta_frame(const ModelDescription& description, ByteSpan bytes);
+// Keeps the bytes of codec 2, and unpacks those of codec 1. data_loss for anything that no codec writes, before memory
+// beyond what a delta of this model can need is touched; failed_precondition for a newer codec.
+Result<DeltaFrame> read_delta_frame(const ModelDescription& description, Bytes bytes);
 
 }  // namespace flotilla

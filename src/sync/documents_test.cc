@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "sync/anchor.h"
+#include "sync/apply_delta_for_tests.h"
 #include "sync/delta.h"
 #include "sync/head.h"
 #include "sync/manifest.h"
@@ -298,6 +299,26 @@ TEST_F(AnchorTest, OfAnotherRunVersionOrStateIsRefused) {
         AnchorLabel{label_.run, label_.version, {}}}) {
     EXPECT_EQ(decode_anchor(description_, bytes_, other).status().code(), StatusCode::kDataLoss);
   }
+}
+
+TEST_F(AnchorTest, WithMoreMetadataThanItHasIsRefused) {
+  std::string text(as_text(bytes_));
+  const std::string field = "\"anchor_format\":";
+  const std::size_t at = text.find(field);
+  // As long as before: the padding behind the header gives way.
+  const std::string extra = "\"a\":\"\",";
+  const std::size_t end = 8 + static_cast<std::uint8_t>(text[0]) + 256u * static_cast<std::uint8_t>(text[1]);
+  const std::size_t padding = end - 1 - text.find_last_not_of(' ', end - 1);
+  text.insert(at, extra);
+  if (padding >= extra.size()) {
+    text.erase(end, extra.size());
+  } else {
+    text.insert(end + extra.size(), std::string(8 - extra.size() % 8, ' '));
+    text[0] = static_cast<char>(text[0] + 8);
+  }
+  const auto state = decode_anchor(description_, as_bytes(text), label_);
+  EXPECT_EQ(state.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(state.status().message(), HasSubstr("5 metadata"));
 }
 
 TEST_F(AnchorTest, OfAnotherModelIsRefused) {

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "store/fault_store.h"
+#include "sync/delta.h"
+#include "sync/delta_codec1_for_tests.h"
 #include "sync/manifest.h"
 #include "sync/publisher.h"
 #include "sync/state_holder_for_tests.h"
@@ -157,6 +159,16 @@ TEST_F(PublishTest, ALateWorkerTakesTheNewestAnchorAndTheDeltasAfterIt) {
   EXPECT_EQ(worker->fetch(Version(11)).status().code(), StatusCode::kNotFound);
 }
 
+ModelDescription one_matrix(std::int64_t rows, std::int64_t cols) {
+  TensorSpec matrix;
+  matrix.name = "matrix";
+  matrix.rows = rows;
+  matrix.cols = cols;
+  ModelDescription description;
+  description.tensors.push_back(matrix);
+  return description;
+}
+
 // Bytes that are allocated.
 std::int64_t in_use() {
   const struct mallinfo2 heap = mallinfo2();
@@ -164,11 +176,7 @@ std::int64_t in_use() {
 }
 
 TEST_F(PublishTest, AVersionOnItsWayTakesNoMoreMemoryThanItMay) {
-  ModelDescription description;
-  TensorSpec matrix;
-  matrix.name = "matrix";
-  matrix.rows = matrix.cols = 1024;
-  description.tensors.push_back(matrix);
+  const ModelDescription description = one_matrix(1024, 1024);
   std::int64_t before = 0, most = 0;
   FaultStore watched(*store_, {}, 1, [&](const StoreCall&) {
     most = std::max(most, in_use() - before);
@@ -200,6 +208,120 @@ TEST_F(PublishTest, AVersionOnItsWayTakesNoMoreMemoryThanItMay) {
         (*next)->weights([&](TensorIndex i, const GridTensor& tensor) { EXPECT_EQ(tensor, state.tensors[i]); });
     EXPECT_TRUE(made.ok()) << made.to_string();
   }
+}
+
+TEST_F(PublishTest, WhatIsRememberedOfWhatIsHeldTakesNoMoreMemoryThanItMay) {
+  const ModelDescription description = one_matrix(1024, 1024);
+  const auto learner = Publisher::open(*store_, layout_, description, test_key(), {100}, null_event_sink()).value();
+  GridState state = random_state(description, random_);
+  const auto worker = Subscriber::create(*store_, layout_, description, test_key()->public_key(), null_event_sink(),
+                                         {.held = [&](TensorIndex i) { return state.tensors[i]; }});
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  const std::int64_t before = in_use();
+  GridState next = changed_state(description, state, {.integers = 0.2}, random_);
+  ASSERT_TRUE(learner->publish(next, 1).ok());
+  ASSERT_TRUE(worker->poll().ok());
+  const std::int64_t published = in_use() - before;
+  ASSERT_TRUE(worker->pull().ok());
+  worker->hold();
+  EXPECT_LE(in_use() - before - published, history_bytes_max(description) + (16 << 10));
+}
+
+TEST_F(PublishTest, ADeltaThatIsTooLargeForThePlanGivesWayToTheAnchorBesideIt) {
+  const ModelDescription description = one_matrix(2048, 1024);
+  const auto learner = Publisher::open(*store_, layout_, description, test_key(), {100}, null_event_sink()).value();
+  GridState state = random_state(description, random_);
+  ASSERT_TRUE(learner->publish(state, 0).ok());
+  StateHolder worker(*store_, layout_, description);
+  ASSERT_TRUE(pull(worker).ok());
+  state = changed_state(description, state, {.integers = 0.5}, random_);
+  const auto report = learner->publish(state, 1);
+  ASSERT_TRUE(report.ok());
+  EXPECT_GT(static_cast<std::int64_t>(report->delta_bytes), waiting_bytes_max(description));
+  EXPECT_LT(report->delta_bytes, report->anchor_bytes / 4);
+  const auto by_anchor = pull(worker);
+  ASSERT_TRUE(by_anchor.ok()) << by_anchor.status().to_string();
+  EXPECT_EQ(by_anchor->path, "anchor 1");
+
+  // Where there is no other way, it is taken.
+  ASSERT_TRUE(store_->remove(layout_.anchor(Version(1))).ok());
+  const auto by_delta = worker.fetch(Version(1));
+  ASSERT_TRUE(by_delta.ok()) << by_delta.status().to_string();
+  EXPECT_EQ(by_delta->path, "anchor 0, delta 1");
+  EXPECT_EQ(*by_delta->state, state);
+}
+
+TEST_F(PublishTest, AnObjectThatIsTooLargeForTheModelIsNotFetched) {
+  ASSERT_TRUE(publisher()->publish(random_state(description_, random_), 0).ok());
+  auto manifest =
+      manifest_from_json(as_text(store_->get(layout_.manifest(Version(0)))->bytes), test_key()->public_key()).value();
+  manifest.anchor->size = 100 * kChunkBytes;
+  manifest.anchor->chunks.resize(100);
+  ASSERT_TRUE(overwrite(layout_.manifest(Version(0)), manifest_to_json(manifest, *test_key())).ok());
+  std::string calls;
+  FaultStore counted(*store_, {}, 1, [&](const StoreCall& call) {
+    calls += call.key;
+    return ok_status();
+  });
+  const Status refused = subscriber(counted)->fetch(Version(0)).status();
+  EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(refused.message(), HasSubstr("104857600 bytes; of this model at most"));
+  EXPECT_THAT(calls, testing::Not(HasSubstr("anchor")));
+}
+
+TEST_F(PublishTest, AChainOfBothCodecsIsFollowedFromItsBeginAndFromWithin) {
+  std::vector<GridState> states = {random_state(description_, random_)};
+  const auto learner = publisher();
+  ASSERT_TRUE(learner->publish(states[0], 0).ok());
+  states.push_back(next(states[0]));
+  ASSERT_TRUE(learner->publish(states[1], 1).ok());
+  const auto worker = subscriber();
+  ASSERT_TRUE(pull(*worker).ok());
+
+  Manifest manifest;
+  const auto put_version = [&](const Bytes& delta, int codec, std::optional<Sha256Digest> history) {
+    const Version version(states.size() - 1), base(states.size() - 2);
+    manifest.run = layout_.prefix;
+    manifest.version = version;
+    manifest.generation = Generation(1);
+    manifest.state = state_digest(description_, states.back());
+    manifest.history = history;
+    manifest.delta =
+        DeltaObject{describe_object(delta), codec, base, state_digest(description_, states[states.size() - 2])};
+    ASSERT_TRUE(store_->put(layout_.delta(version), delta).ok());
+    ASSERT_TRUE(overwrite(layout_.manifest(version), manifest_to_json(manifest, *test_key())).ok());
+  };
+  // An older learner: one integer, a step up.
+  states.push_back(states[1]);
+  std::int8_t& integer = states[2].tensors[0].q[0];
+  integer = static_cast<std::int8_t>(integer == kMatrixLimit ? integer - 1 : integer + 1);
+  DeltaStreams streams;
+  streams[kCounts] = Bytes(2 * description_.tensors.size(), 0);
+  streams[kCounts][0] = 1;
+  streams[kGaps] = {0};
+  streams[kSteps] = {static_cast<std::uint8_t>(integer > states[1].tensors[0].q[0] ? 1 : 0)};
+  put_version(write_codec1_frame(streams), 1, std::nullopt);
+  // And one that knows nothing of what was before.
+  states.push_back(next(states[2]));
+  const auto delta = encode_delta(description_, states[2], no_history(description_), states[3]).value();
+  put_version(delta.bytes, kDeltaCodec, history_digest(delta.history));
+
+  for (std::uint64_t i = 0; i < states.size(); ++i) {
+    const auto fetched = subscriber()->fetch(Version(i));
+    ASSERT_TRUE(fetched.ok()) << fetched.status().to_string();
+    EXPECT_EQ(*fetched->state, states[i]) << i;
+  }
+  Head head = *learner->head();
+  ++head.sequence;
+  head.version = Version(3);
+  head.manifest = sha256(manifest_to_json(manifest, *test_key()));
+  ASSERT_TRUE(overwrite(layout_.head(), head_to_json(head, *test_key())).ok());
+  const auto pulled = pull(*worker);
+  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+  EXPECT_EQ(pulled->path, "delta 2, delta 3");
+  EXPECT_EQ(*pulled->state, states[3]);
 }
 
 TEST_F(PublishTest, ALongWayOfDeltasGivesWayToAnAnchor) {

@@ -12,6 +12,7 @@
 #include "sync/head_writer.h"
 #include "sync/manifest.h"
 #include "sync/store_access.h"
+#include "sync/version_parts.h"
 
 namespace flotilla {
 namespace {
@@ -152,7 +153,7 @@ Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const Grid
     manifest.changed = report.changed = delta->changed;
     report.delta_bytes = delta->bytes.size();
   }
-  const bool anchor_due = !delta || !last_anchor_ ||
+  const bool anchor_due = !delta || !last_anchor_ || std::ssize(delta->bytes) > waiting_bytes_max(description_) ||
                           version.value() - last_anchor_->value() >= static_cast<std::uint64_t>(options_.anchor_every);
   if (anchor_due) {
     FLOTILLA_ASSIGN_OR_RETURN(const Bytes anchor,

@@ -42,10 +42,10 @@ class Publisher {
   virtual ~Publisher() = default;
 
   // Publishes the state as the next version: a delta against the last version that this publisher published, and an
-  // anchor when one is due or when there is no such version. On failure it may be called again, with the same or
-  // another state. After unavailable or deadline_exceeded readers may see the version all the same; the next call finds
-  // out, and returns its report when the state is the same. Waits for nothing: how long to wait for a hub is for the
-  // caller.
+  // anchor when one is due, when there is no such version, or when the delta is larger than readers have room for
+  // (waiting_bytes_max()). On failure it may be called again, with the same or another state. After unavailable or
+  // deadline_exceeded readers may see the version all the same; the next call finds out, and returns its report when
+  // the state is the same. Waits for nothing: how long to wait for a hub is for the caller.
   virtual Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) = 0;
   // Rewrites `head` with another state or wish; the version stays. Does nothing when both are as they are; before the
   // first version they are kept for the first head.

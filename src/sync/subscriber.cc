@@ -4,6 +4,7 @@
 #include <bit>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -29,7 +30,9 @@ struct Path {
   std::optional<Version> anchor;  // nullopt: from what is held
   std::vector<Version> deltas;
   std::uint64_t bytes = 0;
+  bool large = false;  // has a delta for which the memory plan has no room
 
+  auto cost() const { return std::pair(large, bytes); }
   std::string text() const {
     std::string text = anchor ? fmt::format("anchor {}", anchor->value()) : "";
     for (const Version version : deltas) text += fmt::format("{}delta {}", text.empty() ? "" : ", ", version.value());
@@ -41,7 +44,14 @@ struct Path {
 struct Checked {
   Sha256Digest state_digest;
   std::vector<std::uint64_t> checksums;  // of each tensor, for who makes it again
-  DeltaHistory history = {};
+};
+
+using SharedHistory = std::shared_ptr<const DeltaHistory>;
+
+// A version that a path leads to, and what the next deltas are read with.
+struct Found {
+  NextVersion version;
+  SharedHistory history;
 };
 
 std::uint64_t checksum_of(const GridTensor& tensor) {
@@ -80,10 +90,10 @@ class HubSubscriber final : public Subscriber {
   void condemn_held(const Status& status, Keys& bad);
   Status unmakeable(const Path& path, std::size_t part, const Status& made, Keys& bad);
   Result<VersionParts> follow(const Path& path, Keys& bad, std::uint64_t& fetched);
-  Result<Checked> check(const Path& path, const VersionParts& parts, Keys& bad, GridState* state);
+  Result<Checked> check(const Path& path, const VersionParts& parts, Keys& bad, DeltaHistory& history,
+                        GridState* state);
   GridSource source_of(VersionParts parts, Checked checked) const;
-  Result<NextVersion> find(Version target, const Sha256Digest* manifest_digest, DeltaHistory& history,
-                           GridState* state);
+  Result<Found> find(Version target, const Sha256Digest* manifest_digest, GridState* state);
 
   ObjectStore& store_;
   const HubLayout layout_;
@@ -97,11 +107,10 @@ class HubSubscriber final : public Subscriber {
   struct Held {
     Version version;
     Sha256Digest state_digest;
-    DeltaHistory history;
+    SharedHistory history;
   };
   std::optional<Held> held_;
-  std::optional<NextVersion> next_;        // pulled and not held yet
-  DeltaHistory next_history_;              // of that one
+  std::optional<Found> next_;              // pulled and not held yet
   std::map<Version, Manifest> manifests_;  // a version has one manifest for all time
 };
 
@@ -173,18 +182,19 @@ Result<Manifest> HubSubscriber::manifest(Version version, const Sha256Digest* ex
 }
 
 // Walks from the target down its bases. Every stop with an anchor, or at what is held, ends a path; the cheapest one
-// wins. Objects whose key is in `bad` are not used; what is held is bad under the key "".
+// wins, by bytes among those without a large delta, which an older learner may leave no way around. Objects whose key
+// is in `bad` are not used; what is held is bad under the key "".
 Result<Path> HubSubscriber::cheapest_path(Version target, const Keys& bad) {
   std::optional<Path> best;
   const auto consider = [&](Path path) {
     std::reverse(path.deltas.begin(), path.deltas.end());
-    if (!best || path.bytes < best->bytes) best = std::move(path);
+    if (!best || path.cost() < best->cost()) best = std::move(path);
   };
   const bool use_held = held_ && !bad.contains("");
   Path walk;
   Version version = target;
   Status dead_end;
-  while (!best || walk.bytes < best->bytes) {
+  while (!best || walk.cost() < best->cost()) {
     auto found = manifest(version, nullptr);
     if (!found.ok()) {
       // The rest of the chain is gone or damaged; an anchor above it will do.
@@ -203,6 +213,10 @@ Result<Path> HubSubscriber::cheapest_path(Version target, const Keys& bad) {
     if (!found->delta || bad.contains(layout_.delta(version))) break;
     walk.deltas.push_back(version);
     walk.bytes += found->delta->object.size;
+    // Codec 1 waits unpacked, and comes packed.
+    const std::uint64_t room =
+        static_cast<std::uint64_t>(waiting_bytes_max(description_)) / (found->delta->codec == 1 ? 2 : 1);
+    walk.large = walk.large || found->delta->object.size > room;
     version = found->delta->base;
     if (use_held && held_->version == version && held_->state_digest == found->delta->base_state) {
       consider(walk);
@@ -232,7 +246,10 @@ void HubSubscriber::condemn_held(const Status& status, Keys& bad) {
 Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uint64_t& fetched) {
   VersionParts parts;
   const auto fetch = [&](const std::string& key, const StoredObject& object, const auto& read) -> Status {
-    auto bytes = fetch_described(store_, key, object, fetched, check_threads(), options_.stop);
+    const auto most = static_cast<std::uint64_t>(object_bytes_max(description_));
+    auto bytes = object.size > most
+                     ? data_loss(fmt::format("'{}' has {} bytes; of this model at most {}", key, object.size, most))
+                     : fetch_described(store_, key, object, fetched, check_threads(), options_.stop);
     Status status = bytes.ok() ? Status(read(*std::move(bytes))).with_context(key) : bytes.status();
     condemn(key, status, bad);
     return status;
@@ -244,7 +261,7 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
       FLOTILLA_ASSIGN_OR_RETURN(OpenAnchor anchor, open_anchor(description_, std::move(bytes), label));
       parts.base = std::move(anchor.read);
       parts.replace = std::move(anchor.replace);
-      parts.history = std::move(anchor.history);
+      parts.history = std::make_shared<const DeltaHistory>(std::move(anchor.history));
       return ok_status();
     }));
   } else {
@@ -255,8 +272,8 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
   for (const Version version : path.deltas) {
     FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(version, nullptr));
     DeltaFrame delta;
-    FLOTILLA_RETURN_IF_ERROR(fetch(layout_.delta(version), manifest.delta->object, [&](const Bytes& bytes) -> Status {
-      FLOTILLA_ASSIGN_OR_RETURN(delta, read_delta_frame(description_, bytes).with_context("delta"));
+    FLOTILLA_RETURN_IF_ERROR(fetch(layout_.delta(version), manifest.delta->object, [&](Bytes bytes) -> Status {
+      FLOTILLA_ASSIGN_OR_RETURN(delta, read_delta_frame(description_, std::move(bytes)).with_context("delta"));
       return ok_status();
     }));
     std::size_t part = 0;
@@ -267,12 +284,13 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
 }
 
 // Checks what the parts make, and keeps it where it is asked to.
-Result<Checked> HubSubscriber::check(const Path& path, const VersionParts& parts, Keys& bad, GridState* state) {
+Result<Checked> HubSubscriber::check(const Path& path, const VersionParts& parts, Keys& bad, DeltaHistory& history,
+                                     GridState* state) {
   ThreadPool pool(check_threads());
   std::vector<Sha256Digest> leaves(description_.tensors.size());
   Checked checked{.state_digest = {}, .checksums = std::vector<std::uint64_t>(description_.tensors.size())};
   std::size_t part = 0;
-  auto made = make_tensors(
+  const Status made = make_tensors(
       description_, parts, pool,
       [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
         if (options_.stop.stop_requested()) return cancelled("asked to stop");
@@ -287,13 +305,10 @@ Result<Checked> HubSubscriber::check(const Path& path, const VersionParts& parts
         if (state != nullptr) std::ranges::move(tensors, std::back_inserter(state->tensors));
         return ok_status();
       },
-      part);
-  if (made.ok()) {
-    checked.state_digest = merkle_root(leaves);
-    checked.history = *std::move(made);
-    return checked;
-  }
-  return unmakeable(path, part, made.status(), bad);
+      part, &history);
+  if (!made.ok()) return unmakeable(path, part, made, bad);
+  checked.state_digest = merkle_root(leaves);
+  return checked;
 }
 
 // Every byte fetched was right, and yet a part of the path does not fit: 0 is what it begins with, 1 the first delta.
@@ -319,7 +334,7 @@ GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
           made = std::make_shared<const Made>(Made{std::move(parts), std::move(checked)})](const TensorVisitor& visit) {
     ThreadPool pool(threads);
     std::size_t part = 0;
-    const auto again = make_tensors(
+    return make_tensors(
         description, made->parts, pool,
         [&](TensorIndex first, std::span<GridTensor> tensors) -> Status {
           for (const GridTensor& tensor : tensors) {
@@ -332,13 +347,11 @@ GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
           return ok_status();
         },
         part);
-    return again.status();
   };
 }
 
 // With `state` it has the whole of it after success.
-Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* manifest_digest, DeltaHistory& history,
-                                        GridState* state) {
+Result<Found> HubSubscriber::find(Version target, const Sha256Digest* manifest_digest, GridState* state) {
   FLOTILLA_ASSIGN_OR_RETURN(const Manifest wanted, manifest(target, manifest_digest));
   Keys bad;
   std::uint64_t fetched = 0;
@@ -350,18 +363,20 @@ Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* mani
     const std::size_t bad_before = bad.size();
     if (state != nullptr) state->tensors.clear();
     auto parts = follow(*path, bad, fetched);
-    auto checked = parts.ok() ? check(*path, *parts, bad, state) : parts.status();
+    DeltaHistory history;
+    auto checked = parts.ok() ? check(*path, *parts, bad, history, state) : parts.status();
     if (!checked.ok()) {
       failure = checked.status();
       if (bad.size() == bad_before) return failure;
       continue;
     }
-    const bool right_history = wanted.history ? history_digest(checked->history) == *wanted.history
-                                              : std::ranges::all_of(checked->history, &ChangeHistory::empty);
+    const bool right_history = wanted.history ? history_digest(history) == *wanted.history
+                                              : std::ranges::all_of(history, &ChangeHistory::empty);
     if (checked->state_digest == wanted.state && right_history) {
       const Sha256Digest digest = checked->state_digest;
-      history = std::move(checked->history);
-      return NextVersion{target, digest, source_of(*std::move(parts), *std::move(checked)), fetched, path->text()};
+      GridSource weights = source_of(*std::move(parts), *std::move(checked));
+      return Found{NextVersion{target, digest, std::move(weights), fetched, path->text()},
+                   std::make_shared<const DeltaHistory>(std::move(history))};
     }
     failure =
         data_loss(checked->state_digest == wanted.state
@@ -377,28 +392,28 @@ Result<NextVersion> HubSubscriber::find(Version target, const Sha256Digest* mani
 Result<std::optional<NextVersion>> HubSubscriber::pull() {
   if (!head_) FLOTILLA_RETURN_IF_ERROR(poll().status());
   if (held_ && held_->version == head_->version) return std::optional<NextVersion>();
-  if (next_ && next_->version == head_->version) return next_;
+  if (next_ && next_->version.version == head_->version) return std::optional(next_->version);
   next_.reset();
   FLOTILLA_ASSIGN_OR_RETURN(
-      next_, find(head_->version, &head_->manifest, next_history_, nullptr)
+      next_, find(head_->version, &head_->manifest, nullptr)
                  .with_context(fmt::format("pull version {} of run '{}'", head_->version.value(), layout_.prefix)));
-  return next_;
+  return std::optional(next_->version);
 }
 
 void HubSubscriber::hold() {
   FLOTILLA_CHECK(next_ && options_.held);
-  held_ = {next_->version, next_->state_digest, std::exchange(next_history_, {})};
+  held_ = {next_->version.version, next_->version.state_digest, std::move(next_->history)};
   next_.reset();
   manifests_.erase(manifests_.begin(), manifests_.lower_bound(held_->version));
 }
 
 Result<PulledVersion> HubSubscriber::fetch(Version version) {
   auto state = std::make_shared<GridState>();
-  DeltaHistory history;
-  FLOTILLA_ASSIGN_OR_RETURN(NextVersion found, find(version, nullptr, history, state.get())
-                                                   .with_context(fmt::format("fetch version {} of run '{}'",
-                                                                             version.value(), layout_.prefix)));
-  return PulledVersion{version, found.state_digest, std::move(state), found.bytes, std::move(found.path)};
+  FLOTILLA_ASSIGN_OR_RETURN(
+      Found found, find(version, nullptr, state.get())
+                       .with_context(fmt::format("fetch version {} of run '{}'", version.value(), layout_.prefix)));
+  NextVersion& next = found.version;
+  return PulledVersion{version, next.state_digest, std::move(state), next.bytes, std::move(next.path)};
 }
 
 }  // namespace
