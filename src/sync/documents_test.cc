@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "sync/delta.h"
 #include "sync/head.h"
 #include "sync/manifest.h"
+#include "sync/publisher.h"
 #include "sync/run_spec.h"
 #include "sync/signed_json.h"
 #include "sync/test_model.h"
@@ -358,13 +360,15 @@ TEST_F(AnchorTest, ANewerFormatTellsToUpgrade) {
   EXPECT_THAT(state.status().message(), HasSubstr("upgrade"));
 }
 
-// Written by the first version of each format; later programs must read them. The key pair is gone: only the learner of
-// the golden files could sign more.
+// Written by the first version of each format; later programs must read them. The key pairs are gone: only the learner
+// of the golden files could sign more.
 class GoldenTest : public ::testing::Test {
  protected:
-  static std::string text(const char* name) {
-    return read_text_file(fmt::format("tests/golden/sync/{}", name)).value();
+  explicit GoldenTest(const char* folder = "sync") : folder_(folder) {}
+  std::string text(const char* name) const {
+    return read_text_file(fmt::format("tests/golden/{}/{}", folder_, name)).value();
   }
+  const char* const folder_;
   const RunSpec spec_ = run_spec_from_json(text("run.json")).value();
 };
 
@@ -394,6 +398,85 @@ TEST_F(GoldenTest, AnchorAndDeltaStayReadable) {
   const GridState state = apply_delta(description, base, as_bytes(delta), history).value();
   EXPECT_EQ(state_digest(description, state), manifest.state);
   EXPECT_EQ(encode_delta(description, base, no_history(description), state)->changed, manifest.changed);
+}
+
+// A version in the middle of a run, with the anchor of the one before it.
+class Golden2Test : public GoldenTest {
+ protected:
+  Golden2Test() : GoldenTest("sync-2") {}
+};
+
+TEST_F(Golden2Test, WhatHasAHistoryStaysReadableAndIsWrittenAlike) {
+  const ModelDescription description = test_description();
+  const Head head = head_from_json(text("head"), spec_.learner_key).value();
+  EXPECT_EQ(head.manifest, sha256(text("manifest.json")));
+  const Manifest manifest = manifest_from_json(text("manifest.json"), spec_.learner_key).value();
+  ASSERT_TRUE(manifest.history && manifest.delta && manifest.anchor);
+  EXPECT_EQ(manifest.delta->codec, 2);
+  const std::string delta = text("delta"), anchor = text("anchor"), base_anchor = text("base_anchor");
+  EXPECT_EQ(describe_object(as_bytes(delta)), manifest.delta->object);
+  EXPECT_EQ(describe_object(as_bytes(anchor)), *manifest.anchor);
+
+  DeltaHistory before, after;
+  const AnchorLabel base_label{spec_.run, manifest.delta->base, manifest.delta->base_state};
+  const GridState base = decode_anchor(description, as_bytes(base_anchor), base_label, &before).value();
+  EXPECT_EQ(state_digest(description, base), manifest.delta->base_state);
+  EXPECT_NE(before, no_history(description));
+  const AnchorLabel label{spec_.run, manifest.version, manifest.state};
+  const GridState state = decode_anchor(description, as_bytes(anchor), label, &after).value();
+  EXPECT_EQ(state_digest(description, state), manifest.state);
+  EXPECT_EQ(history_digest(after), *manifest.history);
+
+  DeltaHistory history = before;
+  EXPECT_EQ(apply_delta(description, base, as_bytes(delta), history).value(), state);
+  EXPECT_EQ(history, after);
+
+  const EncodedDelta again = encode_delta(description, base, before, state).value();
+  EXPECT_EQ(as_text(again.bytes), delta);
+  EXPECT_EQ(again.changed, manifest.changed);
+  EXPECT_GT(again.rescaled_groups, 0);
+  EXPECT_EQ(as_text(encode_anchor(description, state, after, label).value()), anchor);
+}
+
+// Makes the files of Golden2Test in the folder that FLOTILLA_MAKE_GOLDEN names.
+TEST(MakeGolden, VersionsWithAHistory) {
+  const char* const folder = std::getenv("FLOTILLA_MAKE_GOLDEN");
+  if (folder == nullptr) GTEST_SKIP() << "FLOTILLA_MAKE_GOLDEN names no folder";
+  constexpr int kVersions = 6;
+  const ModelDescription description = test_description();
+  const auto store = make_memory_store();
+  const HubLayout layout{"owner/golden"};
+  const std::shared_ptr<const SigningKey> learner_key = SigningKey::generate().value();
+  RunSpec spec = a_spec();
+  spec.run = layout.prefix;
+  spec.learner_key = learner_key->public_key();
+  ASSERT_TRUE(publish_run_spec(*store, layout, spec, *learner_key).ok());
+  const auto learner = Publisher::open(*store, layout, description, learner_key, {1}, null_event_sink()).value();
+  PhiloxStream random(2026, 2);
+  std::vector<GridState> states = {random_state(description, random)};
+  ASSERT_TRUE(learner->publish(states[0], 0).ok());
+  for (std::size_t version = 1; version <= kVersions; ++version) {
+    const double scales = version == kVersions ? 0.03 : 0;
+    GridState next =
+        changed_state(description, states.back(), {.integers = 0.006, .vectors = 0.01, .scales = scales}, random);
+    for (std::size_t i = 0; version > 1 && i < next.tensors[0].q.size(); ++i) {
+      // Half of what changed last changes back.
+      const std::int8_t before = states[version - 2].tensors[0].q[i], now = states[version - 1].tensors[0].q[i];
+      if (before != now && random.below(2) == 0) next.tensors[0].q[i] = before;
+    }
+    ASSERT_TRUE(learner->publish(next, version).ok());
+    states.push_back(std::move(next));
+  }
+  const Version last(kVersions);
+  for (const auto& [name, key] :
+       std::vector<std::pair<const char*, std::string>>{{"run.json", layout.run_spec()},
+                                                        {"head", layout.head()},
+                                                        {"base_anchor", layout.anchor(Version(kVersions - 1))},
+                                                        {"delta", layout.delta(last)},
+                                                        {"anchor", layout.anchor(last)},
+                                                        {"manifest.json", layout.manifest(last)}}) {
+    ASSERT_TRUE(write_file_atomically(std::filesystem::path(folder) / name, as_text(store->get(key)->bytes)).ok());
+  }
 }
 
 }  // namespace
