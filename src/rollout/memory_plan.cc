@@ -63,7 +63,7 @@ Result<MemoryPlan> plan_memory(const ModelDescription& model, const EpisodeRules
     return Engine::memory_bytes(model, options, demand.rows_per_call);
   };
   MemoryPlan plan;
-  plan.versions_bytes = version_bytes_max(model);
+  plan.versions_bytes = version_bytes_max(model, demand.engine.threads);
   const std::int64_t block_bytes = engine_bytes(1) - engine_bytes(0);
   const std::int64_t least = sweep_blocks_min(rules, demand.prompt_tokens);
   const std::int64_t most =

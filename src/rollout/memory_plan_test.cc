@@ -4,6 +4,7 @@
 
 #include "rollout/sweep.h"
 #include "rollout/toy_for_tests.h"
+#include "sync/delta_layout.h"
 
 namespace flotilla {
 namespace {
@@ -22,6 +23,21 @@ TEST(MemoryPlan, TakesNoMoreThanASweepCanUse) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->kv_blocks, sweep_blocks_max(toy.rules, 30, 4, 3));
   EXPECT_GT(plan->versions_bytes, 0);
+}
+
+TEST(MemoryPlan, CountsAVersionOnItsWayWithItsHistoriesAndTheChangesOfEachThread) {
+  const Toy toy;
+  const ModelDescription& model = toy_model().description;
+  std::int64_t integers = 0;
+  for (const TensorSpec& spec : model.tensors) integers += spec.size();
+  std::int64_t before = integers + 4 * history_bytes_max(model);
+  for (const int threads : {1, 2, 8}) {
+    MemoryDemand with = demand();
+    with.engine.threads = threads;
+    const auto plan = plan_memory(model, toy.rules, with, std::int64_t{1} << 40).value();
+    EXPECT_GT(plan.versions_bytes, before);
+    before = plan.versions_bytes;
+  }
 }
 
 TEST(MemoryPlan, FitsIntoWhatIsThere) {

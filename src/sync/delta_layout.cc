@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::int64_t kPartIntegers = 4 << 20;  // a region has at most so many, but for one row that has more
 
-std::int64_t integers_of(const ModelDescription& description, const DeltaRegion& region) {
-  const TensorSpec& spec = description.tensors[static_cast<std::size_t>(region.tensor)];
-  return spec.kind == TensorKind::kMatrix ? (region.row_end - region.row_begin) * spec.cols : spec.size();
-}
-
 }  // namespace
 
 DeltaLayout delta_layout(const ModelDescription& description) {
@@ -53,6 +48,11 @@ DeltaLayout delta_layout(const ModelDescription& description) {
     layout.batches.push_back(batch);
   }
   return layout;
+}
+
+std::int64_t integers_of(const ModelDescription& description, const DeltaRegion& region) {
+  const TensorSpec& spec = description.tensors[static_cast<std::size_t>(region.tensor)];
+  return spec.kind == TensorKind::kMatrix ? (region.row_end - region.row_begin) * spec.cols : spec.size();
 }
 
 DeltaHistory no_history(const ModelDescription& description) {

@@ -38,6 +38,7 @@ struct DeltaLayout {
   std::vector<Batch> batches;
 };
 DeltaLayout delta_layout(const ModelDescription& description);
+std::int64_t integers_of(const ModelDescription& description, const DeltaRegion& region);
 
 // What the codec remembers, region by region: part of a version, since the next delta is read with it.
 using DeltaHistory = std::vector<ChangeHistory>;

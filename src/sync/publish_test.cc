@@ -177,36 +177,50 @@ std::int64_t in_use() {
 
 TEST_F(PublishTest, AVersionOnItsWayTakesNoMoreMemoryThanItMay) {
   const ModelDescription description = one_matrix(1024, 1024);
-  std::int64_t before = 0, most = 0;
-  FaultStore watched(*store_, {}, 1, [&](const StoreCall&) {
-    most = std::max(most, in_use() - before);
-    return ok_status();
-  });
-  const auto learner = Publisher::open(*store_, layout_, description, test_key(), {100}, null_event_sink()).value();
-  const GridState first = random_state(description, random_);
-  ASSERT_TRUE(learner->publish(first, 0).ok());
-  const auto subscriber = [&] {
-    return Subscriber::create(watched, layout_, description, test_key()->public_key(), null_event_sink(),
-                              {.held = [&](TensorIndex i) { return first.tensors[i]; }});
-  };
-  const auto joins = subscriber(), was_away = subscriber();
-  ASSERT_TRUE(was_away->pull().ok());
-  was_away->hold();
-  GridState state = first;
-  for (int i = 1; i < 20; ++i) {
-    state = changed_state(description, state, {.integers = 0.5}, random_);
-    ASSERT_TRUE(learner->publish(state, i).ok());
-  }
-  for (Subscriber* worker : {joins.get(), was_away.get()}) {
-    ASSERT_TRUE(worker->poll().ok());
-    before = in_use(), most = 0;
-    const auto next = worker->pull();
-    ASSERT_TRUE(next.ok()) << next.status().to_string();
-    most = std::max(most, in_use() - before);
-    EXPECT_LE(most, version_bytes_max(description)) << (*next)->path;
-    const Status made =
-        (*next)->weights([&](TensorIndex i, const GridTensor& tensor) { EXPECT_EQ(tensor, state.tensors[i]); });
-    EXPECT_TRUE(made.ok()) << made.to_string();
+  // Large deltas, which are applied on the way; and full histories.
+  for (const double rate : {0.5, 0.006}) {
+    SCOPED_TRACE(rate);
+    const auto hub = make_memory_store();
+    std::int64_t before = 0, most = 0;
+    const auto look = [&] { most = std::max(most, in_use() - before); };
+    FaultStore watched(*hub, {}, 1, [&](const StoreCall&) {
+      look();
+      return ok_status();
+    });
+    const auto learner = Publisher::open(*hub, layout_, description, test_key(), {100}, null_event_sink()).value();
+    std::vector<GridState> states = {random_state(description, random_)};
+    for (std::uint64_t i = 1; i < 20; ++i) {
+      states.push_back(changed_state(description, states.back(), {.integers = rate}, random_));
+    }
+    std::size_t held = 0;
+    const auto subscriber = [&] {
+      return Subscriber::create(watched, layout_, description, test_key()->public_key(), null_event_sink(),
+                                {.held = [&](TensorIndex i) {
+                                  look();
+                                  return states[held].tensors[i];
+                                }});
+    };
+    const auto joins = subscriber(), was_away = subscriber();
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      ASSERT_TRUE(learner->publish(states[i], i).ok());
+      if (i != 8) continue;
+      ASSERT_TRUE(was_away->pull().ok());
+      was_away->hold();
+      held = i;
+    }
+    for (Subscriber* worker : {joins.get(), was_away.get()}) {
+      ASSERT_TRUE(worker->poll().ok());
+      before = in_use(), most = 0;
+      const auto next = worker->pull();
+      ASSERT_TRUE(next.ok()) << next.status().to_string();
+      look();
+      const Status made = (*next)->weights([&](TensorIndex i, const GridTensor& tensor) {
+        look();
+        EXPECT_EQ(tensor, states.back().tensors[i]);
+      });
+      EXPECT_TRUE(made.ok()) << made.to_string();
+      EXPECT_LE(most, version_bytes_max(description, 1)) << (*next)->path;
+    }
   }
 }
 

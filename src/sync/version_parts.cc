@@ -90,19 +90,21 @@ std::int64_t waiting_bytes_max(const ModelDescription& description) {
   return std::max(kWaitingLeast, whole_bytes(description) / kWaitingShare);
 }
 
-std::int64_t version_bytes_max(const ModelDescription& description) {
-  std::int64_t at_a_time = 0;
-  for (const DeltaLayout::Batch& batch : delta_layout(description).batches) {
+std::int64_t version_bytes_max(const ModelDescription& description, int threads) {
+  const DeltaLayout layout = delta_layout(description);
+  std::int64_t batch_bytes = 0, region_integers = 0;
+  for (const DeltaLayout::Batch& batch : layout.batches) {
     std::int64_t bytes = 0;
-    for (std::size_t i = batch.tensor_begin; i < batch.tensor_end; ++i) {
-      const TensorSpec& spec = description.tensors[i];
-      bytes += tensor_bytes(spec);
-      // One integer in twelve changes, eight bytes a change, in vectors that double.
-      bytes += spec.size() * 3 / 2;
-    }
-    at_a_time = std::max(at_a_time, bytes);
+    for (std::size_t i = batch.tensor_begin; i < batch.tensor_end; ++i) bytes += tensor_bytes(description.tensors[i]);
+    batch_bytes = std::max(batch_bytes, bytes);
   }
-  return whole_bytes(description) + 2 * waiting_bytes_max(description) + at_a_time + 4 * history_bytes_max(description);
+  for (const DeltaRegion& region : layout.regions) {
+    region_integers = std::max(region_integers, integers_of(description, region));
+  }
+  // One integer in twelve changes, eight bytes a change, in vectors that double.
+  const std::int64_t changes_bytes = threads * region_integers * 3 / 2;
+  return whole_bytes(description) + 2 * waiting_bytes_max(description) + batch_bytes + changes_bytes +
+         4 * history_bytes_max(description);
 }
 
 std::int64_t object_bytes_max(const ModelDescription& description) {

@@ -42,9 +42,9 @@ Status add_delta(const ModelDescription& description, DeltaFrame delta, ThreadPo
 std::int64_t waiting_bytes_max(const ModelDescription& description);
 
 // The most bytes that the parts of a version and the tensors in the making take: a whole version, the deltas that wait
-// and one that comes, a batch of tensors with the changes in it, and the history of what is held, of an anchor's bytes,
-// of the parts and of the result. The changes are counted as if they were spread evenly.
-std::int64_t version_bytes_max(const ModelDescription& description);
+// and one that comes, a batch of tensors, the changes in the regions that so many threads are at, counted as if they
+// were spread evenly, and the histories of what is held, of an anchor's bytes, of the parts and of the result.
+std::int64_t version_bytes_max(const ModelDescription& description, int threads);
 
 // No anchor and no delta of this model has more bytes: what a reader makes room for, whatever a manifest says.
 std::int64_t object_bytes_max(const ModelDescription& description);
