@@ -149,16 +149,16 @@ Status check_sizes(const ModelDescription& model) {
   if (!std::isfinite(model.rope_theta) || model.rope_theta <= 0) {
     return invalid_argument(fmt::format("rope_theta = {}, expected a number > 0", model.rope_theta));
   }
-  for (const std::int64_t row :
-       {std::int64_t{model.hidden}, std::int64_t{model.ffn}, std::int64_t{model.heads} * model.head_dim}) {
-    if (row > kMaxRow) return invalid_argument(fmt::format("a row of {} weights, expected at most {}", row, kMaxRow));
-  }
   // An upper bound of the parameters, in doubles so that nothing overflows before it is known to be small.
   const double hidden = model.hidden;
   const double block = hidden * (4.0 * model.heads * model.head_dim + 3.0 * model.ffn + 2.0);
   if (2.0 * model.vocabulary * hidden + model.layers * block + hidden > static_cast<double>(kMaxParameters)) {
     return invalid_argument(fmt::format(
         "vocabulary, hidden, heads, head_dim, ffn and layers give more than {} parameters", kMaxParameters));
+  }
+  for (const std::int64_t row :
+       {std::int64_t{model.hidden}, std::int64_t{model.ffn}, std::int64_t{model.heads} * model.head_dim}) {
+    if (row > kMaxRow) return invalid_argument(fmt::format("a row of {} weights, expected at most {}", row, kMaxRow));
   }
   return ok_status();
 }
