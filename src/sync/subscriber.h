@@ -45,9 +45,9 @@ struct SubscriberOptions {
 
 // A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes
 // the cheapest path by bytes (deltas from what it holds, or an anchor and the deltas after it), and checks size and
-// SHA-256 of each object's chunks and the digests of state and history. Bad bytes are fetched once more, then the anchor
-// is taken; a wrong digest after that is data_loss. Keeps the history and no weights: what it pulls is held, as the base
-// of the next deltas, once the caller says that it has it. One caller.
+// SHA-256 of each object's chunks and the digests of state and history. Bad bytes are fetched once more, then the
+// anchor is taken; a wrong digest after that is data_loss. Keeps the history and no weights: what it pulls is held, as
+// the base of the next deltas, once the caller says that it has it. One caller.
 class Subscriber {
  public:
   static std::unique_ptr<Subscriber> create(ObjectStore& store, HubLayout layout, ModelDescription description,
