@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "model/grid.h"
 #include "sync/halving.h"
@@ -58,7 +59,7 @@ class Clock {
   std::uint32_t free() const { return free_; }
   // The index at which so much of the group's time is over, nearly.
   std::uint32_t index_near(std::uint64_t time) const {
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>((time << kRateBits) / each_, free_ - 1));
+    return std::min(static_cast<std::uint32_t>(time * a_time_ >> 2 * kRateBits), free_ - 1);
   }
 
   // False, and nothing else, at the last one.
@@ -66,6 +67,7 @@ class Clock {
     if (group_end_ == region_.integers) return false;
     begins_ = group_ends();
     group_begin_ = group_end_;
+    if (column_ == region_.cols) column_ = 0;
     past_ = past_.subspan(past_here_);
     open_group();
     return true;
@@ -85,24 +87,27 @@ class Clock {
 
  private:
   void open_group() {
-    const std::int64_t column = group_begin_ % region_.cols;
-    const auto width = static_cast<std::uint32_t>(std::min(kScaleGroup, region_.cols - column));
+    const auto width = static_cast<std::uint32_t>(std::min(kScaleGroup, region_.cols - column_));
+    column_ += width;
     group_end_ = group_begin_ + width;
     past_here_ = 0;
     while (past_here_ < past_.size() && past_[past_here_].position < group_end_) ++past_here_;
     free_ = width - static_cast<std::uint32_t>(past_here_);
     each_ = time_of(region_.scales[group_++], ordinary_, rate_);
+    a_time_ = (std::uint64_t{1} << 3 * kRateBits) / each_;
   }
 
   const ChangeRegion& region_;
   std::span<const PastChange> past_;  // from this group on
   const std::uint64_t rate_;
   const std::uint16_t ordinary_;
-  std::size_t group_ = 0;  // of the next one's scale
+  std::size_t group_ = 0;    // of the next one's scale
+  std::int64_t column_ = 0;  // where the group ends
   std::uint32_t group_begin_ = 0, group_end_ = 0;
   std::size_t past_here_ = 0;
   std::uint32_t free_ = 0;
-  std::uint64_t each_ = 1;
+  std::uint64_t each_ = 1;    // time of an integer, in parts
+  std::uint64_t a_time_ = 1;  // integers of a unit of time, nearly, in 2^-32
   std::uint64_t begins_ = 0;
 };
 
@@ -203,7 +208,7 @@ Status decode_changes(const ChangeRegion& region, std::span<const PastChange> pa
   std::vector<Change> again;
   const auto step = [&](bool up) {
     const auto length = static_cast<std::int32_t>(get_length(model, in));
-    return up ? length : -length;
+    return length * (2 * std::int32_t{up} - 1);
   };
   for (const PastChange& before : past) {
     if (!model.changed_again[before.age].get(in)) continue;
@@ -230,19 +235,20 @@ Status decode_changes(const ChangeRegion& region, std::span<const PastChange> pa
           continue;
         }
       } else {
-        // Groups that end well before it are passed without a look at their survival.
-        constexpr std::uint64_t kSlack = 16;
+        // Groups that end well before or after it need no look at their survival.
         const std::uint64_t near = base + time_near(wanted);
-        while (clock.group_ends() + kSlack < near && (more = clock.next_group())) {
+        while (clock.group_ends() + kTimeError < near && (more = clock.next_group())) {
         }
-        while (more && survival_since(base, clock.group_ends()) >= wanted) more = clock.next_group();
+        while (more && clock.group_ends() <= near + kTimeError && survival_since(base, clock.group_ends()) >= wanted) {
+          more = clock.next_group();
+        }
         if (more) {
           const auto begin = [&](std::uint32_t index) { return clock.group_begins() + clock.after(index); };
           std::uint32_t index = clock.index_near(near - std::min(near, clock.group_begins()));
-          while (survival_since(base, begin(index)) < wanted) --index;
-          while (survival_since(base, begin(index + 1)) >= wanted) ++index;
-          const std::uint32_t high = survival_since(base, begin(index));
-          in.take(kAll - high, high - survival_since(base, begin(index + 1)));
+          std::uint32_t high = survival_since(base, begin(index)), low = survival_since(base, begin(index + 1));
+          while (high < wanted) low = std::exchange(high, survival_since(base, begin(--index)));
+          while (low >= wanted) high = std::exchange(low, survival_since(base, begin(++index + 1)));
+          in.take(kAll - high, high - low);
           if (begin(index + 1) > base + kHorizon) return data_loss("a change where none can be written");
           base = begin(index + 1);
           const std::uint32_t position = clock.position_of(index);

@@ -18,6 +18,8 @@ ChangeHistory advance(const ChangeHistory& history, std::span<const Change> chan
     sum += of_age[static_cast<std::size_t>(oldest) + 1];
   }
 
+  if (oldest == 0) return {};
+
   ChangeHistory next;
   next.reserve(static_cast<std::size_t>(kept));
   auto past = history.begin();
@@ -29,7 +31,7 @@ ChangeHistory advance(const ChangeHistory& history, std::span<const Change> chan
   for (const Change& change : changes) {
     keep_until(change.position);
     if (past != history.end() && past->position == change.position) ++past;
-    if (oldest >= 1) next.push_back({change.position, 1, change.step > 0});
+    next.push_back({change.position, 1, change.step > 0});
   }
   keep_until(~std::uint64_t{0});
   return next;

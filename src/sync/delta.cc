@@ -58,23 +58,25 @@ Status DeltaApplication::apply(const DeltaLayout::Batch& batch, std::span<GridTe
     return ok_status();
   }
   std::vector<Status> applied(batch.part_end - batch.part_begin);
-  pool.run(std::ssize(applied), [&](std::int64_t i, int) {
+  changes_.resize(static_cast<std::size_t>(pool.threads()));
+  pool.run(std::ssize(applied), [&](std::int64_t i, int thread) {
     const auto part = static_cast<std::size_t>(i);
-    applied[part] = apply_part(batch.part_begin + part, batch.tensor_begin, tensors, history);
+    applied[part] = apply_part(batch.part_begin + part, batch.tensor_begin, tensors, history,
+                               changes_[static_cast<std::size_t>(thread)]);
   });
   for (const Status& status : applied) FLOTILLA_RETURN_IF_ERROR(status);
   return ok_status();
 }
 
 Status DeltaApplication::apply_part(std::size_t part, std::size_t first_tensor, std::span<GridTensor> tensors,
-                                    DeltaHistory& history) {
+                                    DeltaHistory& history, std::vector<Change>& changes) {
   PartModel model;
   RangeDecoder in(frame_.parts[part]);
   for (std::size_t i = layout_.parts[part].begin; i < layout_.parts[part].end; ++i) {
     const DeltaRegion& region = layout_.regions[i];
     const auto tensor = static_cast<std::size_t>(region.tensor);
     const TensorSpec& spec = description_.tensors[tensor];
-    FLOTILLA_RETURN_IF_ERROR(decode_region(spec, region, tensors[tensor - first_tensor], history[i], model, in)
+    FLOTILLA_RETURN_IF_ERROR(decode_region(spec, region, tensors[tensor - first_tensor], history[i], model, in, changes)
                                  .with_context("delta: tensor " + spec.name));
   }
   if (!in.at_end()) return data_loss(fmt::format("delta: bytes too many in part {}", part));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -38,12 +39,14 @@ class DeltaApplication {
   Status finish() const;
 
  private:
-  Status apply_part(std::size_t part, std::size_t first_tensor, std::span<GridTensor> tensors, DeltaHistory& history);
+  Status apply_part(std::size_t part, std::size_t first_tensor, std::span<GridTensor> tensors, DeltaHistory& history,
+                    std::vector<Change>& changes);
 
   const ModelDescription& description_;
   const DeltaLayout& layout_;
   const DeltaFrame& frame_;
   std::optional<StreamsApplication> streams_;  // of codec 1
+  std::vector<std::vector<Change>> changes_;   // of a region, for each thread
 };
 
 }  // namespace flotilla

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace flotilla {
@@ -10,10 +14,32 @@ namespace flotilla {
 inline constexpr int kHalfLifeBits = 24;
 inline constexpr std::uint64_t kHorizon = std::uint64_t{4} << kHalfLifeBits;  // the longest time that is asked for
 
+inline constexpr int kHalvingStepBits = 11;  // table entries a half-life
+inline constexpr int kHalvingSteps = 1 << kHalvingStepBits;
+extern const std::array<std::uint32_t, kHalvingSteps + 1> kHalvings;  // 2^30 * 2^(-i / kHalvingSteps)
+extern const std::array<std::uint32_t, kHalvingSteps> kHalfLives;  // times whose survival begins with 1 and these bits
+
 // Falls strictly as far as the horizon: two times in [0, kHorizon] never have the same survival. survival(0) = 2^30.
-std::uint32_t survival(std::uint64_t time);
-// A time near the one with this survival, in [1, 2^30]; some units off, and not always as many: a place to begin to
-// look.
-std::uint64_t time_near(std::uint32_t survival);
+inline std::uint32_t survival(std::uint64_t time) {
+  constexpr int kRestBits = kHalfLifeBits - kHalvingStepBits;
+  const std::uint64_t octave = time >> kHalfLifeBits;
+  if (octave > 30) return 0;
+  const auto step = static_cast<std::size_t>(time >> kRestBits) % kHalvingSteps;
+  const std::uint64_t rest = time % (1u << kRestBits);
+  const std::uint64_t fall = kHalvings[step] - kHalvings[step + 1];
+  // Not rounded before the octave is taken off, so that it falls within the lower ones too.
+  return static_cast<std::uint32_t>(((std::uint64_t{kHalvings[step]} << kRestBits) - fall * rest) >>
+                                    (kRestBits + octave));
+}
+
+// A time near the one with this survival, in [1, 2^30], or near the horizon if that is sooner: a place to begin to
+// look, at most kTimeError units off.
+inline constexpr std::uint64_t kTimeError = 8192;
+inline std::uint64_t time_near(std::uint32_t survival) {
+  if (survival >= 1u << 30) return 0;
+  const int octave = std::countl_zero(survival) - 2;
+  const auto step = static_cast<std::size_t>(survival << octave >> (29 - kHalvingStepBits)) % kHalvingSteps;
+  return std::min((static_cast<std::uint64_t>(octave) << kHalfLifeBits) + kHalfLives[step], kHorizon);
+}
 
 }  // namespace flotilla

@@ -20,7 +20,8 @@ class RangeEncoder {
   void put(std::uint32_t low, std::uint32_t size) { narrow(low, size, kRangeBits); }
   // `one`: probability of a 1, in [1, 2^16 - 1] of 2^16.
   void put_bit(bool bit, std::uint32_t one) {
-    bit ? narrow(0, one, kProbabilityBits) : narrow(one, (1u << kProbabilityBits) - one, kProbabilityBits);
+    const std::uint32_t zero = (1u << kProbabilityBits) - one;
+    narrow(bit ? 0 : one, bit ? one : zero, kProbabilityBits);
   }
   // The low `bits` <= 16 bits of a value of which nothing is known.
   void put_raw(std::uint32_t value, int bits) { narrow(value, 1, bits); }
@@ -82,8 +83,13 @@ class RangeDecoder {
 
   bool bit(std::uint32_t one) {
     const std::uint64_t unit = range_ >> kProbabilityBits;
-    const bool bit = code_ < unit * one;
-    bit ? narrow(0, one, unit) : narrow(one, (1u << kProbabilityBits) - one, unit);
+    const std::uint64_t split = unit * one, rest = (unit << kProbabilityBits) - split;
+    const bool bit = code_ < split;
+    // Not by a jump: many bits are such as no processor foresees.
+    const std::uint64_t zero = std::uint64_t{bit} - 1;
+    code_ -= split & zero;
+    range_ = split ^ ((split ^ rest) & zero);
+    refill();
     return bit;
   }
   std::uint32_t raw(int bits) {
@@ -100,17 +106,22 @@ class RangeDecoder {
   void narrow(std::uint64_t low, std::uint64_t size, std::uint64_t unit) {
     code_ -= unit * low;
     range_ = unit * size;
+    refill();
+  }
+  void refill() {
     if (range_ >= kLeast) return;
     code_ = code_ << 32 | next();
     range_ <<= 32;
   }
   std::uint32_t next() {
-    std::array<std::uint8_t, 4> four{};
-    if (position_ < bytes_.size()) {
-      std::memcpy(four.data(), bytes_.data() + position_, std::min<std::size_t>(4, bytes_.size() - position_));
+    std::uint32_t four = 0;
+    if (position_ + 4 <= bytes_.size()) {
+      std::memcpy(&four, bytes_.data() + position_, 4);
+    } else if (position_ < bytes_.size()) {
+      std::memcpy(&four, bytes_.data() + position_, bytes_.size() - position_);
     }
     position_ += 4;
-    return std::uint32_t{four[0]} << 24 | std::uint32_t{four[1]} << 16 | std::uint32_t{four[2]} << 8 | four[3];
+    return __builtin_bswap32(four);
   }
 
   static constexpr std::uint64_t kLeast = std::uint64_t{1} << 32;
@@ -137,17 +148,20 @@ class AdaptiveBit {
   }
 
   // In [1, 2^16 - 1] of 2^16.
-  std::uint32_t one() const { return std::clamp(one_ >> (kBits - kProbabilityBits), 1u, (1u << kProbabilityBits) - 1); }
+  std::uint32_t one() const {
+    return std::clamp(static_cast<std::uint32_t>(one_) >> (kBits - kProbabilityBits), 1u, (1u << kProbabilityBits) - 1);
+  }
   void update(bool bit) {
-    const std::int64_t target = bit ? std::int64_t{1} << kBits : 0;
-    one_ = static_cast<std::uint32_t>(one_ + (target - std::int64_t{one_}) / (seen_ + 2));
+    const std::int32_t target = std::int32_t{bit} << kBits;
+    // Divided by a constant wherever it is one.
+    one_ += seen_ == kMemory ? (target - one_) / (kMemory + 2) : (target - one_) / (seen_ + 2);
     seen_ += seen_ < kMemory;
   }
 
  private:
   static constexpr int kBits = 28;
   static constexpr std::int32_t kMemory = 1022;
-  std::uint32_t one_ = 1u << (kBits - 1);
+  std::int32_t one_ = 1 << (kBits - 1);
   std::int32_t seen_ = 0;
 };
 

@@ -160,7 +160,7 @@ RegionReport encode_vector(const TensorSpec& spec, const GridTensor& before, con
 }
 
 Status decode_matrix(const TensorSpec& spec, const DeltaRegion& region, GridTensor& tensor, ChangeHistory& history,
-                     PartModel& model, RangeDecoder& in) {
+                     PartModel& model, RangeDecoder& in, std::vector<Change>& changes) {
   const auto q = integers_of(spec, region, tensor);
   const auto scales = scales_of(spec, region, tensor);
   std::vector<Range> whole;
@@ -183,14 +183,13 @@ Status decode_matrix(const TensorSpec& spec, const DeltaRegion& region, GridTens
   }
   if (rescaled && whole.empty()) return data_loss("new scales are announced, and none comes");
   forget(history, whole);
-  std::vector<Change> changes;
   FLOTILLA_RETURN_IF_ERROR(decode_changes(matrix_region(spec, q, scales), history, model.matrices, in, changes));
   history = advance(history, changes, std::ssize(q));
   return apply_changes<std::int8_t>(changes, whole, kMatrixLimit, q);
 }
 
 Status decode_vector(const TensorSpec& spec, GridTensor& tensor, ChangeHistory& history, PartModel& model,
-                     RangeDecoder& in) {
+                     RangeDecoder& in, std::vector<Change>& changes) {
   if (model.region_rescaled.get(in)) {
     const std::uint32_t high = in.raw(16);
     const auto scale = std::bit_cast<float>(high << 16 | in.raw(16));
@@ -206,7 +205,6 @@ Status decode_vector(const TensorSpec& spec, GridTensor& tensor, ChangeHistory& 
     return ok_status();
   }
   const auto scales = equal_scales(spec);
-  std::vector<Change> changes;
   FLOTILLA_RETURN_IF_ERROR(decode_changes(vector_region(spec, scales), history, model.vectors, in, changes));
   history = advance(history, changes, spec.size());
   return apply_changes<std::int16_t>(changes, {}, kVectorLimit, tensor.vector_q);
@@ -221,9 +219,10 @@ RegionReport encode_region(const TensorSpec& spec, const DeltaRegion& region, co
 }
 
 Status decode_region(const TensorSpec& spec, const DeltaRegion& region, GridTensor& tensor, ChangeHistory& history,
-                     PartModel& model, RangeDecoder& in) {
-  return spec.kind == TensorKind::kMatrix ? decode_matrix(spec, region, tensor, history, model, in)
-                                          : decode_vector(spec, tensor, history, model, in);
+                     PartModel& model, RangeDecoder& in, std::vector<Change>& changes) {
+  changes.clear();
+  return spec.kind == TensorKind::kMatrix ? decode_matrix(spec, region, tensor, history, model, in, changes)
+                                          : decode_vector(spec, tensor, history, model, in, changes);
 }
 
 }  // namespace flotilla

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "model/grid.h"
@@ -26,8 +27,9 @@ struct RegionReport {
 RegionReport encode_region(const TensorSpec& spec, const DeltaRegion& region, const GridTensor& before,
                            const GridTensor& after, ChangeHistory& history, PartModel& model, RangeEncoder& out);
 // Applies it. data_loss for a change out of range, one that changes nothing, or what encode_region does not write;
-// tensor and history are then undefined. Regions of a tensor may be decoded at the same time.
+// tensor and history are then undefined. Regions of a tensor may be decoded at the same time. `changes` is room for
+// them, which is used again and again: asking for it anew takes a part of the time.
 Status decode_region(const TensorSpec& spec, const DeltaRegion& region, GridTensor& tensor, ChangeHistory& history,
-                     PartModel& model, RangeDecoder& in);
+                     PartModel& model, RangeDecoder& in, std::vector<Change>& changes);
 
 }  // namespace flotilla
