@@ -55,6 +55,7 @@ class CommandLine(unittest.TestCase):
         for command in ("eval", "chat", "serve"):
             self.fails(FAILURE, "none.gguf", command, "none.gguf")
         self.fails(FAILURE, "none.gguf", "bench", "prefill", "--model", "none.gguf")
+        self.fails(FAILURE, "none.gguf", "bench", "sync", "--model", "none.gguf")
         if (BIN / "flotilla-learner").exists():
             self.fails(FAILURE, "none.gguf", "learn", "hub/ada/demo", "--model.source", "none.gguf")
 

@@ -17,11 +17,11 @@
 #include "benchmark/machine_limits.h"
 #include "benchmark/swap_benchmark.h"
 #include "cli/bench_figures.h"
+#include "cli/bench_model.h"
 #include "cli/bench_process.h"
+#include "cli/bench_sync.h"
 #include "cli/commands.h"
 #include "cli/worker_allocator.h"
-#include "engine/random_model.h"
-#include "model/published_sizes.h"
 #include "telemetry/progress_line.h"
 
 namespace flotilla {
@@ -49,19 +49,6 @@ Result<Isa> isa_of(const std::string& name) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", isa_name(isa));
   }
   return invalid_argument(fmt::format("--isa {}: this machine has {}", name, known));
-}
-
-// A published model's sizes with random weights, or a model file's own weights.
-Result<RandomModel> model_of(const std::string& name) {
-  std::string known;
-  for (const PublishedSizes& published : kPublishedSizes) {
-    if (name == published.name) return random_model(published.sizes(), 1);
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", published.name);
-  }
-  FLOTILLA_ASSIGN_OR_RETURN(const Model model, load_model(name).with_context(fmt::format(
-                                                   "--model {} is none of {} and no model file", name, known)));
-  FLOTILLA_ASSIGN_OR_RETURN(GridState state, make_grid(model.weights));
-  return RandomModel{model.weights.description, std::move(state)};
 }
 
 // The figures so far, as a table on the terminal and as JSON.
@@ -147,7 +134,7 @@ Status bench_engine(const BenchOptions& options, const std::vector<Figure>& figu
   FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
   ProgressLine progress(std::cerr, inspect_terminal(2));
   progress.update("preparing " + options.model);
-  FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, model_of(options.model));
+  FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, bench_model(options.model));
   progress.finish();
   Report report(options);
   for (const int threads : thread_counts(options)) {
@@ -210,7 +197,7 @@ Status bench_swap(const BenchOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const Isa isa, isa_of(options.isa));
   ProgressLine progress(std::cerr, inspect_terminal(2));
   progress.update("preparing " + options.model);
-  FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, model_of(options.model));
+  FLOTILLA_ASSIGN_OR_RETURN(const RandomModel model, bench_model(options.model));
   progress.finish();
   Report report(options);
   for (const int threads : thread_counts(options)) {
@@ -298,6 +285,7 @@ void add_bench_command(CLI::App& app, Action& action) {
   add_model_options(swap, *options);
   add_bench_start(*bench, action);
   add_bench_memory(*bench, action);
+  add_bench_sync(*bench, action);
 }
 
 }  // namespace flotilla
