@@ -35,16 +35,6 @@ Status why_no_folder(int parent, const std::string& name, int error, std::string
   return failed(error, "open folder of", where);
 }
 
-Status write_all(int fd, ByteSpan bytes, std::string_view where) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed(errno, "write", where);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return ok_status();
-}
-
 }  // namespace
 
 std::vector<std::string_view> split_key(std::string_view key) {
@@ -109,7 +99,7 @@ Status sync_folder(int folder, std::string_view where) {
   return ok_status();
 }
 
-Result<PartialFile> write_partial(int folder, ByteSpan bytes, std::string_view where) {
+Result<PartialFile> create_partial(int folder, std::string_view where) {
   static std::atomic<std::uint64_t> counter{0};
   PartialFile file;
   while (!file.fd.valid()) {
@@ -123,13 +113,21 @@ Result<PartialFile> write_partial(int folder, ByteSpan bytes, std::string_view w
     if (!file.fd.valid() && errno != EEXIST) return failed(errno, "create a file for", where);
   }
   (void)::flock(file.fd.get(), LOCK_EX | LOCK_NB);
-  Status status = write_all(file.fd.get(), bytes, where);
-  if (status.ok() && ::fsync(file.fd.get()) != 0) status = failed(errno, "sync", where);
-  if (!status.ok()) {
-    ::unlinkat(folder, file.name.c_str(), 0);
-    return status;
-  }
   return file;
+}
+
+Status append(int fd, ByteSpan bytes, std::string_view where) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed(errno, "write", where);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return ok_status();
+}
+
+Status sync_file(int fd, std::string_view where) {
+  return ::fsync(fd) == 0 ? ok_status() : failed(errno, "sync", where);
 }
 
 void remove_stale_files(int folder, std::chrono::seconds age) {

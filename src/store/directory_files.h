@@ -32,13 +32,16 @@ Result<Bytes> read_at(int fd, std::uint64_t offset, std::uint64_t length, std::s
 // Makes a folder's entries durable.
 Status sync_folder(int folder, std::string_view where);
 
-// A new file with all of `bytes`, synced, under a name of its own in `folder`; locked as long as it is open, so that
-// remove_stale_files knows that its writer lives.
+// A new, empty file under a name of its own in `folder`; locked as long as it is open, so that remove_stale_files knows
+// that its writer lives.
 struct PartialFile {
   FileDescriptor fd;
   std::string name;
 };
-Result<PartialFile> write_partial(int folder, ByteSpan bytes, std::string_view where);
+Result<PartialFile> create_partial(int folder, std::string_view where);
+Status append(int fd, ByteSpan bytes, std::string_view where);
+// Makes a file's bytes durable.
+Status sync_file(int fd, std::string_view where);
 // Removes files older than `age` whose writer is gone. Best effort.
 void remove_stale_files(int folder, std::chrono::seconds age);
 
