@@ -4,10 +4,10 @@ import pathlib
 import re
 import sys
 
-# base < telemetry < config, store, model < sync, engine, env < rollout, benchmark, embed < serve, learn < mesh, pipeline < cli < apps
+# base < telemetry < config, store, model < sync, engine, env < rollout, benchmark, embed < serve, hub, learn < mesh, pipeline < cli < apps
 LAYERS = [
     ["base"], ["telemetry"], ["config", "store", "model"], ["sync", "engine", "env"], ["rollout", "benchmark", "embed"],
-    ["serve", "learn"], ["mesh", "pipeline"], ["cli"],
+    ["serve", "hub", "learn"], ["mesh", "pipeline"], ["cli"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

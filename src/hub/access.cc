@@ -1,0 +1,80 @@
+#include "hub/access.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "store/directory_files.h"
+#include "store/object_store.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kRoles[] = {"reader", "worker", "learner"};
+
+bool is_within(std::string_view key, std::string_view scope) {
+  return key.size() > scope.size() && key.starts_with(scope) && key[scope.size()] == '/';
+}
+
+// A worker's keys below its run (docs/formats/hub.md).
+bool is_workers_own(std::string_view below_run, std::string_view worker) {
+  const std::vector<std::string_view> parts = split_key(below_run);
+  if (parts.size() == 3 && parts[0] == "workers") return parts[1] == worker && parts[2] == "status";
+  if (parts.size() == 3 && parts[0] == "events") return parts[1] == worker;
+  if (parts.size() == 3 && parts[0] == "claims") return true;
+  return parts.size() == 4 && parts[0] == "rollouts" && parts[2] == worker;
+}
+
+std::string_view below(std::string_view key, std::string_view scope) { return key.substr(scope.size() + 1); }
+
+}  // namespace
+
+std::string_view hub_role_name(HubRole role) { return kRoles[static_cast<std::size_t>(role)]; }
+
+Result<HubRole> parse_hub_role(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kRoles); ++i) {
+    if (kRoles[i] == name) return static_cast<HubRole>(i);
+  }
+  return invalid_argument(fmt::format("role '{}': expected reader, worker or learner", name));
+}
+
+std::string_view owner_of(std::string_view key_or_scope) { return key_or_scope.substr(0, key_or_scope.find('/')); }
+
+Status check_grant(const HubGrant& grant) {
+  FLOTILLA_RETURN_IF_ERROR(check_key(grant.scope));
+  const auto names = split_key(grant.scope).size();
+  const bool worker = grant.role == HubRole::kWorker;
+  if (names > 2 || (worker && names != 2)) {
+    return invalid_argument(fmt::format("scope '{}': expected OWNER/RUN{}", grant.scope, worker ? "" : " or OWNER"));
+  }
+  if (worker && (grant.worker.find('/') != std::string::npos || !check_key(grant.worker).ok())) {
+    return invalid_argument("a worker's token needs the worker's id, as flotilla work prints it");
+  }
+  if (!worker && !grant.worker.empty()) return invalid_argument("only a worker's token has a worker's id");
+  return ok_status();
+}
+
+Status check_access(const HubGrant& grant, HubAction action, std::string_view key) {
+  const std::string_view role = hub_role_name(grant.role);
+  if (!is_within(key, grant.scope)) {
+    return permission_denied(fmt::format("this token is for {}/ only", grant.scope));
+  }
+  if (action == HubAction::kRead || action == HubAction::kList || grant.role == HubRole::kLearner) return ok_status();
+  if (grant.role == HubRole::kReader || action == HubAction::kRemove) {
+    return permission_denied(
+        fmt::format("the token of a {} may not {}", role, action == HubAction::kRemove ? "remove objects" : "write"));
+  }
+  if (!is_workers_own(below(key, grant.scope), grant.worker)) {
+    return permission_denied(
+        fmt::format("worker {} writes its own groups, events, claims and status only", grant.worker));
+  }
+  return ok_status();
+}
+
+bool writes_once(const HubGrant& grant, std::string_view key) {
+  return grant.role == HubRole::kWorker && is_within(key, grant.scope) &&
+         !below(key, grant.scope).starts_with("workers/");
+}
+
+}  // namespace flotilla

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "hub/admission.h"
+#include "hub/hub_metrics.h"
+#include "hub/object_service.h"
+
+namespace flotilla {
+
+// A hub from an HTTP head to an answer, without the network. Thread safe; calls wait for the disk.
+class HubService {
+ public:
+  HubService(std::string root, TokenStore& tokens, HubMetrics& metrics, const Clock& clock);
+
+  // One request. Used by one thread at a time; the service outlives it.
+  class Call {
+   public:
+    ~Call();
+    // The body is to be taken; otherwise the answer is there.
+    bool wants_body() const { return incoming_ != nullptr; }
+    std::uint64_t body_bytes() const { return admitted_ ? admitted_->request.body.bytes : 0; }
+    // False: there is an answer already, and the rest of the body is of no use.
+    bool take(ByteSpan bytes);
+    // Nothing as long as an object that is waited for is the same: ask again, after a pause. With `last` there is one
+    // in any case. Once.
+    std::optional<HubAnswer> answer(bool last = false);
+    bool may_wait() const;
+
+   private:
+    friend class HubService;
+    Call(HubService& service, std::string method, std::string target, std::string peer);
+    HubAnswer refuse(const S3Error& error, const std::string& token);
+    HubAnswer dressed(HubAnswer answer);
+
+    HubService& service_;
+    const std::string method_;
+    const std::string target_;
+    const std::string peer_;
+    const std::string id_;
+    const std::chrono::nanoseconds start_;
+    std::optional<Admitted> admitted_;
+    std::unique_ptr<ObjectService::Incoming> incoming_;
+    std::optional<HubAnswer> early_;
+    int status_ = 0;
+    bool waiting_ = false;
+  };
+  // `request`: method and headers, names in lower case. `peer`: whom the log names while no token is known.
+  std::unique_ptr<Call> begin(SigV4Request request, std::string target, std::string peer);
+
+  Status maintain(std::time_t now) { return objects_.maintain(now); }
+  // Whether the folder is there.
+  Status health() const { return objects_.health(); }
+  std::string metrics_text() const { return metrics_.text(objects_.used_by_owner()); }
+
+ private:
+  HubMetrics& metrics_;
+  const Clock& clock_;
+  Admission admission_;
+  ObjectService objects_;
+  QuietLog log_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "hub/admission.h"
+#include "hub/body_receiver.h"
+#include "hub/limits.h"
+#include "hub/multipart.h"
+#include "hub/s3_answer.h"
+#include "hub/tag_cache.h"
+#include "hub/token_store.h"
+#include "store/directory_tree.h"
+
+namespace flotilla {
+
+// The operations of S3 on a directory hub, for requests that are admitted. Thread safe; calls wait for the disk.
+class ObjectService {
+ public:
+  // `root` has to exist.
+  ObjectService(std::string root, TokenStore& tokens);
+
+  // A body on its way. Without finish nothing of it remains.
+  class Incoming {
+   public:
+    ~Incoming();
+    // After an error: no more.
+    Status take(ByteSpan bytes) { return receiver_->take(bytes); }
+
+   private:
+    friend class ObjectService;
+    explicit Incoming(ObjectService& service) : service_(service) {}
+    ObjectService& service_;
+    std::variant<std::string, DirectoryTree::Upload, MultipartUploads::Part> target_;
+    std::optional<BodyReceiver> receiver_;
+    std::string owner_;
+    std::string token_;
+    std::uint64_t held_ = 0;
+  };
+  // Before the body: an error here spares it its way. The request must outlive what is returned.
+  S3Result<std::unique_ptr<Incoming>> begin(const Admitted& admitted);
+  // The whole body was taken.
+  S3Result<HubAnswer> finish(const Admitted& admitted, Incoming& incoming);
+  // What is wrong with a body, in the words of S3.
+  static S3Error body_error(const Status& status);
+  // What needs no body.
+  S3Result<HubAnswer> answer(const Admitted& admitted);
+
+  // Removes what is too old, and counts what is there. Call it at the start and from time to time; until the first call
+  // has ended, quotas take the hub for empty.
+  Status maintain(std::time_t now);
+
+  Status health() const { return tree_.open_root().status(); }
+  std::map<std::string, std::uint64_t> used_by_owner() const { return owners_.used(); }
+
+ private:
+  S3Result<HubAnswer> read(const S3Request& request) const;
+  S3Result<HubAnswer> list(const S3Request& request) const;
+  S3Result<HubAnswer> remove(const S3Request& request);
+  S3Result<HubAnswer> remove_many(const Admitted& admitted, std::string_view body);
+  S3Result<HubAnswer> start_upload(const Admitted& admitted);
+  S3Result<HubAnswer> complete_upload(const Admitted& admitted, std::string_view body);
+  S3Result<HubAnswer> list_parts(const Admitted& admitted) const;
+  S3Result<HubAnswer> abort_upload(const Admitted& admitted);
+
+  // Gives the upload its name as the request's conditions and the token's rights want it.
+  std::optional<S3Error> place(const Admitted& admitted, const DirectoryTree::Upload& upload, std::uint64_t bytes);
+  std::optional<S3Error> check_place(const Admitted& admitted) const;
+  Status remove_object(const std::string& key);
+  std::uint64_t upload_bytes(const std::string& id) const;
+
+  TokenStore& tokens_;
+  const DirectoryTree tree_;
+  MultipartUploads uploads_;
+  mutable TagCache tags_;
+  Ledger owners_;
+  Ledger writers_;  // what tokens have on their way; what they have written is in the token store
+};
+
+}  // namespace flotilla
