@@ -22,6 +22,7 @@ void add_work_command(CLI::App& app, Action& action);
 void add_eval_command(CLI::App& app, Action& action);
 void add_chat_command(CLI::App& app, Action& action);
 void add_serve_command(CLI::App& app, Action& action);
+void add_hub_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_show_command(CLI::App& app, Action& action);
 void add_stop_command(CLI::App& app, Action& action);

@@ -27,6 +27,7 @@ int run_cli(int argc, char** argv) {
   add_eval_command(app, action);
   add_chat_command(app, action);
   add_serve_command(app, action);
+  add_hub_command(app, action);
   add_verify_command(app, action);
   add_show_command(app, action);
   add_stop_command(app, action);
