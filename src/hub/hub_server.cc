@@ -49,10 +49,10 @@ constexpr std::size_t kHeadersMax = 100;
 constexpr std::size_t kPieceBytes = 256 << 10;
 constexpr std::chrono::milliseconds kLook{200};  // between two looks at an object that is waited for
 constexpr std::chrono::milliseconds kAcceptPause{200};
-constexpr std::chrono::seconds kBodyBase{60};
 // What is read and dropped after an answer that came before its request's end.
 constexpr std::size_t kDrainedBytesMax = 64 << 20;
 constexpr std::chrono::seconds kDrainTime{5};
+constexpr std::chrono::seconds kGoodbyeTime{1};  // for both sides to end TLS
 constexpr std::chrono::minutes kMaintenance{10};
 constexpr int kMetricsClientsMax = 32;
 #ifdef POLLRDHUP
@@ -185,6 +185,7 @@ class StreamSession final : public Session {
       buffer_.commit(count);
     }
     idle_ = false;
+    unread_ = true;
     tcp_layer().expires_after(shared_.options.head_timeout);
     http::request_parser<http::buffer_body> parser;
     parser.header_limit(kHeaderBytesMax);
@@ -221,7 +222,8 @@ class StreamSession final : public Session {
       const bool whole = co_await receive(parser, *call);
       if (!whole) co_return false;
     }
-    if (!parser.is_done()) keep_alive = false;  // its rest is not worth reading
+    unread_ = !parser.is_done();
+    if (unread_) keep_alive = false;  // its rest is not worth reading
 
     std::optional<HubAnswer> answer = call->answer(shared_.stopping);
     while (!answer) {
@@ -233,7 +235,8 @@ class StreamSession final : public Session {
     if (shared_.stopping) keep_alive = false;
     const bool sent = co_await send(*std::move(answer), keep_alive, head_only);
     idle_ = true;
-    co_return sent&& keep_alive;
+    if (!sent) keep_alive = false;
+    co_return keep_alive;
   }
 
   static std::optional<S3Error> refusal_of(error_code error) {
@@ -258,8 +261,8 @@ class StreamSession final : public Session {
     const auto start = Clock::now();
     const double seconds =
         static_cast<double>(call.body_bytes()) / static_cast<double>(shared_.options.body_bytes_per_s_min);
-    const auto deadline =
-        start + kBodyBase + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    const auto deadline = start + std::chrono::duration_cast<Clock::duration>(shared_.options.body_base_time +
+                                                                              std::chrono::duration<double>(seconds));
     Bytes piece(std::min<std::uint64_t>(kPieceBytes, call.body_bytes() + kHeaderBytesMax));
     while (!parser.is_done()) {
       parser.get().body().data = piece.data();
@@ -301,21 +304,23 @@ class StreamSession final : public Session {
     co_return true;
   }
 
-  // A connection that is closed while the client still sends would be reset, and the answer lost with it.
   net::awaitable<void> end() {
     error_code error;
     idle_ = false;
     if constexpr (std::is_same_v<Stream, TlsStream>) {
-      tcp_layer().expires_after(kDrainTime);
+      tcp_layer().expires_after(kGoodbyeTime);
       co_await stream_.async_shutdown(into(error));
     }
     tcp_layer().socket().shutdown(tcp::socket::shutdown_send, error);
-    tcp_layer().expires_after(kDrainTime);
-    Bytes dropped(16 << 10);
-    std::size_t drained = 0;
-    error = {};
-    while (!error && drained < kDrainedBytesMax) {
-      drained += co_await tcp_layer().async_read_some(net::buffer(dropped), into(error));
+    // A connection that is closed while the client still sends would be reset, and the answer lost with it.
+    if (unread_) {
+      tcp_layer().expires_after(kDrainTime);
+      Bytes dropped(16 << 10);
+      std::size_t drained = 0;
+      error = {};
+      while (!error && drained < kDrainedBytesMax) {
+        drained += co_await tcp_layer().async_read_some(net::buffer(dropped), into(error));
+      }
     }
     tcp_layer().close();
   }
@@ -323,6 +328,7 @@ class StreamSession final : public Session {
   Stream stream_;
   net::steady_timer timer_;
   beast::flat_buffer buffer_;
+  bool unread_ = false;  // there may be more of a request
 };
 
 class BeastHubServer final : public HubServer {

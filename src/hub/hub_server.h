@@ -25,7 +25,9 @@ struct HubServerOptions {
   std::chrono::nanoseconds idle_timeout = std::chrono::seconds(75);    // from an answer's end to a next byte
   std::chrono::nanoseconds head_timeout = std::chrono::seconds(15);    // for a whole head, and for TLS to begin
   std::chrono::nanoseconds client_timeout = std::chrono::seconds(30);  // for a next piece of a body or an answer
-  std::uint64_t body_bytes_per_s_min = 4096;  // a body that comes slower on the whole, after a minute, is given up
+  // A body that takes longer than both together is given up.
+  std::chrono::nanoseconds body_base_time = std::chrono::seconds(60);
+  std::uint64_t body_bytes_per_s_min = 4096;
 };
 
 // The S3 API of a hub over HTTP/1.1 (docs/hub.md), and on a port of its own, in plain text, GET /health and /metrics.

@@ -154,6 +154,7 @@ S3Result<HubAnswer> ObjectService::read(const S3Request& request) const {
   if (::fstat(file->fd.get(), &info) != 0) return s3_error_of(errno_status(errno, "look at an object"));
   answer.headers.emplace_back("last-modified", http_time(info.st_mtime));
   answer.headers.emplace_back("accept-ranges", "bytes");
+  answer.headers.emplace_back("x-amz-meta-sha256", *tag);  // where our own client looks for it
   answer.headers.emplace_back("content-type", "application/octet-stream");
   answer.section = {0, file->size};
   if (request.range) {
