@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from unittest import mock
 
 from fleet import BIN, VENV
@@ -29,7 +31,7 @@ import boto3  # noqa: E402
 import botocore.auth  # noqa: E402
 from boto3.s3.transfer import TransferConfig  # noqa: E402
 from botocore.config import Config  # noqa: E402
-from botocore.exceptions import ClientError, HTTPClientError  # noqa: E402
+from botocore.exceptions import ClientError  # noqa: E402
 
 for variable in [name for name in os.environ if name.startswith("AWS_")]:  # they would have a say
     del os.environ[variable]
@@ -113,6 +115,12 @@ def code_of(call) -> str:
     return "no error"
 
 
+def clock_off(minutes: int):
+    """What botocore signs with."""
+    now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(minutes=minutes)
+    return mock.patch.object(botocore.auth, "get_current_datetime", lambda *_: now)
+
+
 def content(size: int) -> bytes:
     return hashlib.shake_256(str(size).encode()).digest(size)
 
@@ -168,8 +176,9 @@ class Tester:
         assert [one["Key"] for one in after["Contents"]] == names[-2:]
         assert self.worker.list_objects_v2(Bucket="ada", Prefix="demo/list/nothing").get("KeyCount") == 0
         for start in range(0, len(names), 1000):
-            gone = self.learner.delete_objects(Bucket="ada", Delete={"Objects": [{"Key": name} for name in names[start:start + 1000]]})
-            assert len(gone["Deleted"]) == len(names[start:start + 1000]) and "Errors" not in gone
+            some = [{"Key": name} for name in names[start:start + 1000]]
+            gone = self.learner.delete_objects(Bucket="ada", Delete={"Objects": some})
+            assert gone["Deleted"] == some and "Errors" not in gone
         assert self.worker.list_objects_v2(Bucket="ada", Prefix="demo/list/")["KeyCount"] == 0
 
     def parts_become_one_object(self):
@@ -200,7 +209,6 @@ class Tester:
         assert code_of(lambda: self.worker.complete_multipart_upload(**part, MultipartUpload=whole)) == "PreconditionFailed"
 
     def urls_that_were_signed_in_advance_need_no_token(self):
-        import urllib.request
         context = ssl.create_default_context(cafile=self.hub.certificate) if self.hub.certificate else None
 
         def ask(url: str, method: str, data: bytes | None = None) -> tuple[int, bytes]:
@@ -219,8 +227,7 @@ class Tester:
         assert ask(url, "GET") == (200, b"by url")
         assert ask(url.replace("presigned", "ranged"), "GET")[0] == 403
         assert ask(url, "DELETE")[0] == 403
-        with mock.patch.object(botocore.auth, "get_current_datetime",
-                               lambda *_: datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) - datetime.timedelta(hours=1)):
+        with clock_off(minutes=-60):
             old = signed(modern, "get_object", "demo/presigned")
         status, text = ask(old, "GET")
         assert status == 403 and b"expired" in text, text
@@ -263,9 +270,7 @@ class Tester:
         nobody = self.hub.client(("FHNOBODYNOBODYNOBODY", "x" * 43))
         assert code_of(lambda: nobody.get_object(Bucket="ada", Key="demo/head")) == "InvalidAccessKeyId"
         for minutes in (-20, 20):
-            with mock.patch.object(botocore.auth, "get_current_datetime",
-                                   lambda *_: datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-                                   + datetime.timedelta(minutes=minutes)):
+            with clock_off(minutes):
                 assert code_of(lambda: self.worker.get_object(Bucket="ada", Key="demo/head")) == "RequestTimeTooSkewed"
         token = self.hub.token("ada/demo", "--role", "reader")
         reader = self.hub.client(token)
@@ -323,7 +328,8 @@ class Tester:
 
             def rclone(*arguments: str) -> str:
                 trust = ["--ca-cert", self.hub.certificate] if self.hub.certificate else []
-                done = subprocess.run(["rclone", *arguments, *trust, "--retries", "1"], env=environment, capture_output=True, text=True)
+                done = subprocess.run(["rclone", *arguments, *trust, "--retries", "1"], env=environment, capture_output=True,
+                                      text=True)
                 assert done.returncode == 0, done.stderr
                 return done.stdout
 
@@ -352,12 +358,13 @@ class Tester:
         assert self.hub.raw(b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
         too_large = self.hub.raw(b"PUT /ada/demo/head HTTP/1.1\r\nHost: hub\r\nContent-Length: 10000000000\r\n\r\n" + b"x" * MIB)
         assert too_large.startswith(b"HTTP/1.1 403 "), "nobody signed it"
-        huge = signed.generate_presigned_url("put_object", {"Bucket": "ada", "Key": f"{GROUP}/huge"}, ExpiresIn=60)
-        target = huge[len(self.hub.url):]
-        answer = self.hub.raw(f"PUT {target} HTTP/1.1\r\nHost: 127.0.0.1:{self.hub.port}\r\nContent-Length: 10000000000\r\n\r\n".encode()
-                              + b"x" * MIB)
-        assert answer.startswith(b"HTTP/1.1 403 ") or b"EntityTooLarge" in answer, answer
-        for ending in (b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello"):
+        modern = self.hub.client(self.worker_token, signature_version="s3v4")
+        huge = modern.generate_presigned_url("put_object", {"Bucket": "ada", "Key": f"{GROUP}/huge"}, ExpiresIn=60)
+        head = f"PUT {huge[len(self.hub.url):]} HTTP/1.1\r\nHost: 127.0.0.1:{self.hub.port}\r\n"
+        answer = self.hub.raw(f"{head}Content-Length: 10000000000\r\n\r\n".encode() + b"x" * MIB)
+        assert answer.startswith(b"HTTP/1.1 413 ") and b"EntityTooLarge" in answer, answer
+        for ending in (b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+                       b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello"):
             answer = self.hub.raw(b"PUT /ada/demo/head HTTP/1.1\r\nHost: hub\r\n" + ending)
             assert re.match(rb"HTTP/1.1 4\d\d ", answer), answer
         outside = self.hub.folder.parent / "outside"
@@ -448,7 +455,8 @@ def wrong_uses_are_told(folder: pathlib.Path):
         assert done.returncode == code and re.search(message, done.stderr), done
 
     fails(1, "--create", "serve", str(folder / "none"))
-    fails(2, "certificate is needed", "serve", str(folder), "--create", "--address", "0.0.0.0", "--port", "0", "--metrics-port", "0")
+    fails(2, "certificate is needed", "serve", str(folder), "--create", "--address", "0.0.0.0", "--port", "0",
+          "--metrics-port", "0")
     fails(2, "worker's id", "token", "add", str(folder), "ada/demo")
     fails(2, "OWNER/RUN", "token", "add", str(folder), "ada/demo/x", "--role", "reader")
     fails(1, "no token", "token", "revoke", str(folder), "FHNOBODY")
