@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "store/aws_config.h"
+#include "store/url.h"
+
+namespace flotilla {
+
+// s3://BUCKET[/PREFIX][?NAME=VALUE&...], with the names endpoint (http://HOST:PORT or https://...), region, style (path
+// or virtual) and profile. Values may be percent-encoded.
+struct S3Address {
+  std::string bucket;
+  std::string prefix;  // keys go below it; without a slash at its end, may be empty
+  std::string endpoint;
+  std::string region;
+  std::string style;
+  std::string profile;
+};
+
+Result<S3Address> parse_s3_address(std::string_view text);
+
+// Where requests go.
+struct S3Target {
+  Url endpoint;  // in virtual-host style with the bucket in front of the host
+  std::string bucket;
+  std::string prefix;
+  std::string region;
+  bool path_style = true;
+  bool amazon = false;  // the host follows from the region
+
+  // The path of a request for a key of the bucket, or for the bucket itself when the key is empty.
+  std::string path(std::string_view key) const;
+  std::string object_key(std::string_view key) const {
+    return prefix.empty() ? std::string(key) : prefix + "/" + std::string(key);
+  }
+  // The same bucket in another region. Only the signature changes where the host was given.
+  S3Target in_region(std::string_view other) const;
+};
+
+// What the address leaves open comes from the settings, then from what Amazon does: region us-east-1, its endpoint, and
+// there virtual-host style for buckets whose name is one label of a host name. Elsewhere the default is path style.
+Result<S3Target> s3_target(const S3Address& address, const AwsSettings& settings);
+
+}  // namespace flotilla
