@@ -63,6 +63,12 @@ Status check_list_arguments(std::string_view prefix, std::size_t limit) {
   return check_parts("prefix", prefix, true);
 }
 
+Result<Bytes> ObjectStore::get_range_unless_stopped(std::string_view key, std::uint64_t offset, std::uint64_t length,
+                                                    const std::stop_token& stop) {
+  if (stop.stop_requested()) return cancelled(fmt::format("'{}': asked to stop", key));
+  return get_range(key, offset, length);
+}
+
 ETag content_tag(ByteSpan bytes) { return sha256(bytes).to_hex().substr(0, 32); }
 
 Result<std::vector<ObjectInfo>> list_all(ObjectStore& store, std::string_view prefix) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,9 @@ class ObjectStore {
   // not_found.
   virtual Result<Object> get(std::string_view key) = 0;
   virtual Result<Bytes> get_range(std::string_view key, std::uint64_t offset, std::uint64_t length) = 0;
+  // The same, cancelled as soon as a stop is requested by stores whose reads may take long.
+  virtual Result<Bytes> get_range_unless_stopped(std::string_view key, std::uint64_t offset, std::uint64_t length,
+                                                 const std::stop_token& stop);
   virtual Result<ObjectInfo> head(std::string_view key) = 0;
 
   // Creates the object; already_exists when the key is taken, whatever its bytes.

@@ -1,0 +1,370 @@
+#include "store/s3_store.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "base/hashing.h"
+#include "base/log.h"
+#include "store/s3_xml.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kDigestHeader = "x-amz-meta-sha256";
+constexpr std::string_view kProbeKey = "probe/conditional-writes";
+constexpr std::uint64_t kReservedMax = 32 << 20;  // so much is reserved on a server's word
+constexpr std::uint64_t kPartsMax = 10'000;
+constexpr int kRestarts = 3;
+
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// The first byte that "bytes 5-9/100" speaks of.
+std::optional<std::uint64_t> range_begin(std::string_view text) {
+  if (!text.starts_with("bytes ")) return std::nullopt;
+  text.remove_prefix(6);
+  return parse_number(text.substr(0, text.find('-')));
+}
+
+// One object, or a part of it, over as many connections as it takes, all of one state of the object.
+class Download {
+ public:
+  Download(std::string object, std::uint64_t offset, std::optional<std::uint64_t> length)
+      : object_(std::move(object)), offset_(offset), length_(length) {}
+
+  S3Call request() const {
+    S3Call call{.method = "GET", .object = object_, .accepted = {416}};
+    if (ranged()) {
+      const bool open = !length_ || *length_ > ~std::uint64_t{0} - offset_;
+      call.headers.emplace_back("range", open ? fmt::format("bytes={}-", begin())
+                                              : fmt::format("bytes={}-{}", begin(), offset_ + *length_ - 1));
+    }
+    if (!etag_.empty()) {
+      call.headers.emplace_back("if-match", etag_);
+      call.accepted.push_back(412);
+    }
+    return call;
+  }
+
+  Status take(const HttpAnswer& head, ByteSpan piece) {
+    if (!started_) FLOTILLA_RETURN_IF_ERROR(start(head));
+    const auto skipped = static_cast<std::size_t>(std::min<std::uint64_t>(skip_, piece.size()));
+    skip_ -= skipped;
+    piece = piece.subspan(skipped);
+    const std::uint64_t left = length_ ? *length_ - bytes.size() : ~std::uint64_t{0};
+    piece = piece.first(static_cast<std::size_t>(std::min<std::uint64_t>(left, piece.size())));
+    if (bytes.size() + piece.size() > bytes.capacity()) {
+      const std::uint64_t whole = bytes.size() + expected_;
+      bytes.reserve(bytes.size() + piece.size() <= kReservedMax
+                        ? std::min(std::max(whole, bytes.size() + piece.size()), kReservedMax)
+                        : std::max<std::uint64_t>(whole, 2 * bytes.size()));
+    }
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    expected_ -= std::min<std::uint64_t>(expected_, piece.size());
+    return ok_status();
+  }
+
+  void begin_attempt() { started_ = false; }
+  // The end of an attempt: an empty body has no piece that start() was called for.
+  Status end(const HttpAnswer& head) { return started_ || head.status / 100 != 2 ? ok_status() : start(head); }
+  void restart() { *this = Download(object_, offset_, length_); }
+
+  Bytes bytes;
+  ETag etag() const { return etag_; }
+  const std::string& digest() const { return digest_; }
+
+ private:
+  std::uint64_t begin() const { return offset_ + bytes.size(); }
+  bool ranged() const { return length_.has_value() || begin() > 0; }
+
+  Status start(const HttpAnswer& head) {
+    started_ = true;
+    expected_ = parse_number(head.header("content-length")).value_or(0);
+    skip_ = head.status == 206 ? 0 : begin();  // a server that does not know ranges
+    if (head.status == 206 && range_begin(head.header("content-range")) != begin()) {
+      return internal_error(fmt::format("asked for bytes from {} on, got '{}'", begin(), head.header("content-range")));
+    }
+    etag_ = head.header("etag");
+    digest_ = head.header(kDigestHeader);
+    return ok_status();
+  }
+
+  std::string object_;
+  std::uint64_t offset_;
+  std::optional<std::uint64_t> length_;
+  ETag etag_;
+  std::string digest_;
+  bool started_ = false;
+  std::uint64_t skip_ = 0;
+  std::uint64_t expected_ = 0;
+};
+
+class S3Store final : public ObjectStore {
+ public:
+  explicit S3Store(std::unique_ptr<S3Client> client) : client_(std::move(client)) {}
+
+  Result<Object> get(std::string_view key) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    for (int attempt = 0;; ++attempt) {
+      Download download(client_->object_key(key), 0, std::nullopt);
+      FLOTILLA_ASSIGN_OR_RETURN(const int status, fetch(key, download, StopEvent({})));
+      if (status == 416)
+        return internal_error(fmt::format("'{}': answered 416 to a whole object", client_->where(key)));
+      // Objects of other programs have no digest.
+      if (download.digest().empty() || sha256(download.bytes).to_hex() == download.digest()) {
+        return Object{std::move(download.bytes), download.etag()};
+      }
+      if (attempt > 0) return data_loss(fmt::format("'{}' does not match its SHA-256", client_->where(key)));
+    }
+  }
+
+  Result<Bytes> get_range(std::string_view key, std::uint64_t offset, std::uint64_t length) override {
+    return get_range_unless_stopped(key, offset, length, {});
+  }
+
+  Result<Bytes> get_range_unless_stopped(std::string_view key, std::uint64_t offset, std::uint64_t length,
+                                         const std::stop_token& stop) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    if (length > 0) {
+      Download download(client_->object_key(key), offset, length);
+      FLOTILLA_ASSIGN_OR_RETURN(const int status, fetch(key, download, StopEvent(stop)));
+      if (status != 416) return std::move(download.bytes);
+    }
+    // HTTP has no empty ranges.
+    FLOTILLA_ASSIGN_OR_RETURN(const ObjectInfo info, head(key));
+    if (offset <= info.size) return Bytes();
+    return invalid_argument(fmt::format("'{}': offset {} is past the end, {}", client_->where(key), offset, info.size));
+  }
+
+  Result<ObjectInfo> head(std::string_view key) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    FLOTILLA_ASSIGN_OR_RETURN(const S3Answer answer,
+                              client_->call({.method = "HEAD", .object = client_->object_key(key), .accepted = {404}}));
+    if (answer.head.status == 404) return missing(key);
+    const auto size = parse_number(answer.head.header("content-length"));
+    if (!size) return internal_error(fmt::format("'{}': an answer without a length", client_->where(key)));
+    return ObjectInfo{std::string(key), *size, ETag(answer.head.header("etag"))};
+  }
+
+  Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    if (bytes.size() >= client_->options().multipart_bytes) {
+      // Not all of it for nothing.
+      const auto there = head(key);
+      if (there.ok()) return already_exists(fmt::format("'{}' exists", client_->where(key)));
+      if (there.status().code() != StatusCode::kNotFound) return there.status();
+    }
+    return write(key, bytes, {{"if-none-match", "*"}},
+                 [&] { return already_exists(fmt::format("'{}' exists", client_->where(key))); });
+  }
+
+  Result<ETag> put_if_match(std::string_view key, ByteSpan bytes, const ETag& expected) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    const auto other = [&] {
+      return failed_precondition(
+          fmt::format("'{}' is missing or has another tag than {}", client_->where(key), expected));
+    };
+    const bool plain = std::all_of(expected.begin(), expected.end(), [](char c) { return c >= ' ' && c < 127; });
+    if (expected.empty() || expected == "*" || !plain) return other();
+    const ETag quoted = expected.find('"') == expected.npos ? "\"" + expected + "\"" : expected;
+    return write(key, bytes, {{"if-match", quoted}}, other);
+  }
+
+  Result<ETag> put(std::string_view key, ByteSpan bytes) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    return write(key, bytes, {}, [&] { return internal_error(fmt::format("'{}': refused", client_->where(key))); });
+  }
+
+  Result<ListPage> list(std::string_view prefix, std::string_view after, std::size_t limit) override {
+    FLOTILLA_RETURN_IF_ERROR(check_list_arguments(prefix, limit));
+    const std::string base = client_->object_key("");
+    S3Call call{
+        .method = "GET",
+        .query = {{"list-type", "2"}, {"max-keys", std::to_string(limit)}, {"prefix", base + std::string(prefix)}}};
+    // Control characters are in no key and not in every server's URLs.
+    const auto control =
+        std::find_if(after.begin(), after.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; });
+    const std::string_view start(after.begin(), control);
+    if (!start.empty()) call.query.emplace_back("start-after", base + std::string(start));
+    FLOTILLA_ASSIGN_OR_RETURN(const S3Answer answer, client_->call(call));
+    FLOTILLA_ASSIGN_OR_RETURN(S3Listing listing,
+                              parse_s3_listing(answer.text).with_context("list " + client_->where(prefix)));
+    ListPage page;
+    for (S3Listing::Entry& entry : listing.entries) {
+      if (!entry.key.starts_with(call.query[2].second)) {
+        return internal_error(fmt::format("list '{}': a key that does not begin so", client_->where(prefix)));
+      }
+      std::string key = entry.key.substr(base.size());
+      if (listing.truncated) page.next = key;
+      // A bucket may hold what others put there.
+      if (key > after && check_key(key).ok()) page.objects.push_back({std::move(key), entry.size, {}});
+    }
+    return page;
+  }
+
+  Status remove(std::string_view key) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    const auto answer = client_->call({.method = "DELETE", .object = client_->object_key(key)});
+    return answer.status().code() == StatusCode::kNotFound ? ok_status() : answer.status();
+  }
+
+  // not_found when the bucket certainly does not exist. What else is wrong, the first operation says.
+  Status check_bucket() {
+    const auto answer = client_->call({.method = "HEAD", .accepted = {404}});
+    if (answer.ok() && answer->head.status == 404) {
+      return not_found(fmt::format("'{}': there is no such bucket", client_->where("")));
+    }
+    if (!answer.ok()) log_warning("store", "{}", answer.status().to_string());
+    return ok_status();
+  }
+
+  Status check_conditions() {
+    const auto ignores = [&](std::string_view header) {
+      return failed_precondition(
+          fmt::format("'{}': the server ignores {}; a hub needs conditional writes", client_->where(""), header));
+    };
+    const auto first = put_if_absent(kProbeKey, as_bytes("1"));
+    if (!first.ok() && first.status().code() != StatusCode::kAlreadyExists) return first.status();
+    const auto second = put_if_absent(kProbeKey, as_bytes("2"));
+    if (second.ok()) return ignores("If-None-Match");
+    if (second.status().code() != StatusCode::kAlreadyExists) return second.status();
+    const auto third = put_if_match(kProbeKey, as_bytes("3"), "\"0123456789abcdef0123456789abcdef\"");
+    if (third.ok()) return ignores("If-Match");
+    if (third.status().code() != StatusCode::kFailedPrecondition) return third.status();
+    // Others may be at it too; without the right to delete, it stays.
+    if (const Status removed = remove(kProbeKey); !removed.ok()) log_info("store", "{}", removed.to_string());
+    return ok_status();
+  }
+
+ private:
+  Status missing(std::string_view key) const {
+    return not_found(fmt::format("'{}' does not exist", client_->where(key)));
+  }
+
+  // The status of the answer that ended it: success, or 416.
+  Result<int> fetch(std::string_view key, Download& download, const StopEvent& stop) {
+    for (int restart = 0; restart < kRestarts; ++restart) {
+      const auto answer = client_->call(
+          [&] {
+            download.begin_attempt();
+            return download.request();
+          },
+          [&](const HttpAnswer& head, ByteSpan piece) { return download.take(head, piece); }, stop);
+      if (answer.status().code() == StatusCode::kNotFound) return missing(key);
+      if (!answer.ok()) return answer.status();
+      FLOTILLA_RETURN_IF_ERROR(download.end(answer->head));
+      // Cut after its last byte, a download has nothing left to ask for.
+      if (answer->head.status == 416 && !download.bytes.empty()) return 206;
+      if (answer->head.status != 412) return answer->head.status;
+      download.restart();  // replaced meanwhile: bytes of two states do not belong together
+    }
+    return unavailable(fmt::format("'{}' changes faster than it can be read", client_->where(key)));
+  }
+
+  // An answer to a conditional write as a status; `refused` says what a condition that failed means.
+  template <typename Refused>
+  Status verdict(std::string_view key, const S3Answer& answer, const Refused& refused) const {
+    const int status = answer.head.status;
+    if (status / 100 == 2) return ok_status();
+    if (answer.unsure) {
+      return unavailable(fmt::format("'{}': an answer was lost, and now the write is refused ({}): it may be its own",
+                                     client_->where(key), status));
+    }
+    return refused();
+  }
+
+  template <typename Refused>
+  Result<ETag> write(std::string_view key, ByteSpan bytes, NamedValues conditions, const Refused& refused) {
+    if (bytes.size() >= client_->options().multipart_bytes)
+      return write_parts(key, bytes, std::move(conditions), refused);
+    S3Call call{.method = "PUT", .object = client_->object_key(key), .headers = std::move(conditions), .body = bytes};
+    if (!call.headers.empty()) call.accepted = {404, 412};
+    call.headers.emplace_back(kDigestHeader, sha256(bytes).to_hex());
+    FLOTILLA_ASSIGN_OR_RETURN(const S3Answer answer, client_->call(call));
+    if (parse_s3_error(answer.text).code == "NoSuchBucket") {
+      return unavailable(fmt::format("'{}': the bucket is gone", client_->where(key)));
+    }
+    FLOTILLA_RETURN_IF_ERROR(verdict(key, answer, refused));
+    return tag_of(key, answer.head.header("etag"));
+  }
+
+  Result<ETag> tag_of(std::string_view key, std::string_view etag) const {
+    if (etag.empty())
+      return internal_error(fmt::format("'{}': written, but the answer has no tag", client_->where(key)));
+    return ETag(etag);
+  }
+
+  template <typename Refused>
+  Result<ETag> write_parts(std::string_view key, ByteSpan bytes, NamedValues conditions, const Refused& refused) {
+    const std::string object = client_->object_key(key);
+    FLOTILLA_ASSIGN_OR_RETURN(const S3Answer begun,
+                              client_->call({.method = "POST",
+                                             .object = object,
+                                             .query = {{"uploads", ""}},
+                                             .headers = {{std::string(kDigestHeader), sha256(bytes).to_hex()}}}));
+    FLOTILLA_ASSIGN_OR_RETURN(const std::string upload, parse_upload_id(begun.text).with_context(client_->where(key)));
+    auto etag = send_parts(key, object, upload, bytes, std::move(conditions), refused);
+    if (!etag.ok()) {
+      // Parts of an upload that does not end cost money until somebody removes them.
+      const auto aborted =
+          client_->call({.method = "DELETE", .object = object, .query = {{"uploadId", upload}}, .accepted = {404}});
+      if (!aborted.ok())
+        log_warning("store", "parts of {} stay: {}", client_->where(key), aborted.status().to_string());
+    }
+    return etag;
+  }
+
+  template <typename Refused>
+  Result<ETag> send_parts(std::string_view key, const std::string& object, const std::string& upload, ByteSpan bytes,
+                          NamedValues conditions, const Refused& refused) {
+    const std::uint64_t size = std::max(client_->options().part_bytes, bytes.size() / kPartsMax + 1);
+    std::vector<std::string> tags;
+    for (std::size_t begin = 0; begin < bytes.size(); begin += size) {
+      const ByteSpan part = bytes.subspan(begin, std::min<std::size_t>(size, bytes.size() - begin));
+      FLOTILLA_ASSIGN_OR_RETURN(
+          const S3Answer sent,
+          client_->call({.method = "PUT",
+                         .object = object,
+                         .query = {{"partNumber", std::to_string(tags.size() + 1)}, {"uploadId", upload}},
+                         .body = part}));
+      FLOTILLA_ASSIGN_OR_RETURN(std::string tag, tag_of(key, sent.head.header("etag")));
+      tags.push_back(std::move(tag));
+    }
+    const std::string list = complete_upload_xml(tags);
+    // After a conflict with another writer, the upload has to begin anew: the caller's to decide.
+    FLOTILLA_ASSIGN_OR_RETURN(const S3Answer ended, client_->call({.method = "POST",
+                                                                   .object = object,
+                                                                   .query = {{"uploadId", upload}},
+                                                                   .headers = std::move(conditions),
+                                                                   .body = as_bytes(list),
+                                                                   .accepted = {404, 409, 412}}));
+    if (ended.head.status == 409)
+      return unavailable(fmt::format("'{}' is being written by another", client_->where(key)));
+    if (ended.head.status == 404 && parse_s3_error(ended.text).code != "NoSuchKey") {
+      return unavailable(fmt::format("'{}': the server does not know the upload", client_->where(key)));
+    }
+    FLOTILLA_RETURN_IF_ERROR(verdict(key, ended, refused));
+    return parse_completed_etag(ended.text).with_context(client_->where(key));
+  }
+
+  const std::unique_ptr<S3Client> client_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ObjectStore>> open_s3_store(std::string_view address, bool create, std::stop_token calm,
+                                                   S3Options options) {
+  FLOTILLA_ASSIGN_OR_RETURN(auto client, S3Client::open(address, std::move(options), std::move(calm)));
+  auto store = std::make_unique<S3Store>(std::move(client));
+  FLOTILLA_RETURN_IF_ERROR(store->check_bucket());
+  if (create) FLOTILLA_RETURN_IF_ERROR(store->check_conditions());
+  return std::unique_ptr<ObjectStore>(std::move(store));
+}
+
+}  // namespace flotilla

@@ -1,0 +1,151 @@
+#include "store/object_store_suite_for_tests.h"
+
+#include <gtest/gtest.h>
+
+#include "s3_server.h"
+#include "sync/publisher.h"
+#include "sync/state_holder_for_tests.h"
+#include "sync/test_model.h"
+
+namespace flotilla {
+namespace {
+
+class S3StoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override { FLOTILLA_NEED_S3_SERVER(); }
+  const S3Server& server() { return *S3Server::shared(); }
+  Result<std::unique_ptr<ObjectStore>> open(S3Options options) {
+    return open_s3_store(server().address(prefix_), false, {}, std::move(options));
+  }
+  std::unique_ptr<ObjectStore> store() { return open(server().options()).value(); }
+
+  const std::string prefix_ = S3Server::shared() == nullptr ? "" : S3Server::shared()->fresh_prefix();
+};
+
+Hub s3_hub() {
+  const S3Server* server = S3Server::shared();
+  if (server == nullptr) return {};
+  return {nullptr, nullptr,
+          open_s3_store(server->address(server->fresh_prefix()), true, {}, server->options()).value()};
+}
+
+INSTANTIATE_TEST_SUITE_P(S3, ObjectStoreTest, ::testing::Values(Implementation{"s3", s3_hub, false}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_F(S3StoreTest, KeepsPrefixesApart) {
+  ASSERT_TRUE(store()->put("a", as_bytes("1")).ok());
+  const auto other = open_s3_store(server().address(prefix_ + "/a2"), false, {}, server().options()).value();
+  EXPECT_EQ(other->get("a").status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(other->list("")->objects.empty());
+  const auto above = open_s3_store(server().address("test"), false, {}, server().options()).value();
+  EXPECT_EQ(as_text(above->get(prefix_.substr(5) + "/a")->bytes), "1");
+}
+
+TEST_F(S3StoreTest, IsRefusedWithKeysThatAreNotRight) {
+  auto options = server().options();
+  options.environment = [&, inner = options.environment](const char* name) {
+    return std::string_view(name) == "AWS_SECRET_ACCESS_KEY" ? std::optional<std::string>("wrong") : inner(name);
+  };
+  const auto hub = open(options);
+  ASSERT_TRUE(hub.ok()) << hub.status().to_string();
+  const auto put = (*hub)->put("a", as_bytes("1"));
+  EXPECT_EQ(put.status().code(), StatusCode::kPermissionDenied) << put.status().to_string();
+  EXPECT_NE(put.status().message().find("the environment"), std::string::npos) << put.status().to_string();
+}
+
+TEST_F(S3StoreTest, NeedsKeysAndABucket) {
+  S3Options without_keys;
+  without_keys.environment = [](const char*) { return std::nullopt; };
+  EXPECT_EQ(open(without_keys).status().code(), StatusCode::kPermissionDenied);
+  S3Server other = server();
+  other.bucket = "no-such-bucket";
+  EXPECT_EQ(open_s3_store(other.address("a"), false, {}, server().options()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(open_s3_store(other.address("a"), true, {}, server().options()).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(S3StoreTest, LargeObjectsGoUpInParts) {
+  auto options = server().options();
+  options.multipart_bytes = 6 << 20;
+  options.part_bytes = 5 << 20;
+  const auto hub = open(options).value();
+  Bytes bytes(11 << 20);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 2654435761u >> 11);
+  const auto etag = hub->put_if_absent("large", bytes);
+  ASSERT_TRUE(etag.ok()) << etag.status().to_string();
+  EXPECT_NE(etag->find("-3"), std::string::npos) << *etag;
+  const auto object = hub->get("large");
+  ASSERT_TRUE(object.ok()) << object.status().to_string();
+  EXPECT_EQ(object->bytes, bytes);
+  EXPECT_EQ(object->etag, *etag);
+  EXPECT_EQ(hub->put_if_absent("large", bytes).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE(hub->put("large", bytes).ok());
+}
+
+TEST_F(S3StoreTest, PassesOverWhatOthersPutIntoTheBucket) {
+  const auto client = S3Client::open(server().address(prefix_), server().options(), {}).value();
+  for (const char* key : {"a b", "a%20b", "\xc3\xa9", "a+b", "x&y<z>\"'", "dir/"}) {
+    ASSERT_TRUE(client->call({.method = "PUT", .object = client->object_key(key)}).ok()) << key;
+  }
+  const auto hub = store();
+  ASSERT_TRUE(hub->put("m", as_bytes("1")).ok());
+  std::vector<std::string> keys;
+  const auto listed = list_all(*hub, "");
+  ASSERT_TRUE(listed.ok()) << listed.status().to_string();
+  for (const ObjectInfo& info : *listed) keys.push_back(info.key);
+  EXPECT_EQ(keys, std::vector<std::string>{"m"});
+  const auto page = hub->list("", "", 1);
+  ASSERT_TRUE(page.ok()) << page.status().to_string();
+  EXPECT_TRUE(page->objects.empty());
+  EXPECT_FALSE(page->next.empty());
+  // An object that another program wrote has no digest.
+  ASSERT_TRUE(client->call({.method = "PUT", .object = client->object_key("plain"), .body = as_bytes("x")}).ok());
+  EXPECT_EQ(as_text(hub->get("plain")->bytes), "x");
+}
+
+TEST_F(S3StoreTest, SaysWhenAnObjectDoesNotMatchItsDigest) {
+  const auto client = S3Client::open(server().address(prefix_), server().options(), {}).value();
+  ASSERT_TRUE(client
+                  ->call({.method = "PUT",
+                          .object = client->object_key("k"),
+                          .headers = {{"x-amz-meta-sha256", std::string(64, '0')}},
+                          .body = as_bytes("x")})
+                  .ok());
+  EXPECT_EQ(store()->get("k").status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(S3StoreTest, AStopEndsAReadThatHasNotBegun) {
+  const auto hub = store();
+  ASSERT_TRUE(hub->put("k", as_bytes("x")).ok());
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(hub->get_range_unless_stopped("k", 0, 1, stop.get_token()).status().code(), StatusCode::kCancelled);
+}
+
+TEST_F(S3StoreTest, CarriesVersionsFromALearnerToAWorker) {
+  const auto learner_hub = store(), worker_hub = store();
+  const HubLayout layout{"owner/run"};
+  const ModelDescription description = test_description();
+  PhiloxStream random{11, 0};
+  const auto open_publisher = [&] {
+    return Publisher::open(*learner_hub, layout, description, test_key(), {3}, null_event_sink()).value();
+  };
+  auto publisher = open_publisher();
+  StateHolder worker(*worker_hub, layout, description);
+  EXPECT_EQ(worker.poll().status().code(), StatusCode::kNotFound);
+  GridState state = random_state(description, random);
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const auto report = publisher->publish(state, step);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    ASSERT_TRUE(worker.poll().ok());
+    const auto pulled = worker.pull();
+    ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
+    EXPECT_EQ(*pulled->state, state);
+    state = changed_state(description, state, {.integers = 0.01, .vectors = 0.05, .scales = 0.002}, random);
+  }
+  const auto second = open_publisher();
+  ASSERT_TRUE(second->update_head(RunState::kPaused, 1).ok());
+  EXPECT_EQ(publisher->publish(state, 9).status().code(), StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace flotilla
