@@ -27,8 +27,8 @@ class Pace {
  public:
   Pace(const HttpTimes& times, const StopEvent& stop) : times_(times), stop_(stop) { restart(); }
 
-  void restart() {
-    until_ = Clock::now() + times_.window;
+  void restart(std::chrono::milliseconds window = {}) {
+    until_ = Clock::now() + std::max(window, times_.window);
     bytes_ = 0;
   }
 
@@ -181,15 +181,15 @@ std::string_view HttpAnswer::header(std::string_view name) const {
   return {};
 }
 
-HttpClient::HttpClient(std::string ca_bundle, Environment environment, HttpTimes times)
-    : ca_bundle_(std::move(ca_bundle)), environment_(std::move(environment)), times_(times) {}
+HttpClient::HttpClient(TlsTrust trust, Environment environment, HttpTimes times)
+    : trust_(std::move(trust)), environment_(std::move(environment)), times_(times) {}
 
 HttpClient::~HttpClient() = default;
 
 Result<std::shared_ptr<const TlsContext>> HttpClient::tls() {
   const std::lock_guard lock(mutex_);
   if (tls_ == nullptr) {
-    FLOTILLA_ASSIGN_OR_RETURN(tls_, TlsContext::create(ca_bundle_));
+    FLOTILLA_ASSIGN_OR_RETURN(tls_, TlsContext::create(trust_));
   }
   return tls_;
 }
@@ -264,7 +264,7 @@ Result<HttpAnswer> HttpClient::exchange(const Url& server, const HttpRequest& re
   if (whole.ok() && *whole) whole = write_all(*stream, request.body, pace, sent);
   const bool broken = whole.status().code() == StatusCode::kUnavailable;
   if (!whole.ok() && !broken) return std::move(whole).status();
-  pace.restart();
+  pace.restart(request.answer_within);
   const auto reader = std::make_unique<AnswerReader>(*stream, pace, request.method == "HEAD");
   auto reading = reader->read(sink);
   if (!reading.ok()) return broken ? std::move(whole).status() : std::move(reading).status();

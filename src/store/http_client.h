@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string target;   // encoded path and query
   NamedValues headers;  // "host" and what belongs to the body included; the length is added
   ByteSpan body;
+  std::chrono::milliseconds answer_within{0};  // how long a silence before the answer may be, if longer than `window`
 };
 
 struct HttpAnswer {
@@ -42,7 +43,7 @@ struct HttpTimes {
 class HttpClient {
  public:
   // `environment` names proxies, as in proxy_for().
-  HttpClient(std::string ca_bundle, Environment environment, HttpTimes times = {});
+  HttpClient(TlsTrust trust, Environment environment, HttpTimes times = {});
   ~HttpClient();
 
   // The answer, whatever its status, once its body has gone to `sink`. unavailable, deadline_exceeded and cancelled as
@@ -62,7 +63,7 @@ class HttpClient {
   std::optional<NetStream> take_idle(const std::string& server);
   void keep(const std::string& server, NetStream stream);
 
-  const std::string ca_bundle_;
+  const TlsTrust trust_;
   const Environment environment_;
   const HttpTimes times_;
   std::mutex mutex_;

@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 
+#include "base/hashing.h"
 #include "store/file_descriptor.h"
 
 namespace flotilla {
@@ -179,6 +180,17 @@ std::string tls_errors() {
   return text.empty() ? "the connection was cut" : text;
 }
 
+std::string public_key_pin(SSL* tls) {
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(tls), &X509_free);
+  if (certificate == nullptr) return "none";
+  unsigned char* der = nullptr;
+  const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(certificate.get()), &der);
+  if (size <= 0) return "none";
+  const Sha256Digest digest = sha256(ByteSpan(der, static_cast<std::size_t>(size)));
+  OPENSSL_free(der);
+  return "sha256//" + base64(digest.bytes);
+}
+
 // Where systems keep what they trust; OpenSSL knows only the place of the system that it was built for.
 constexpr const char* kBundles[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                                     "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
@@ -208,17 +220,18 @@ Status pause_for(std::chrono::milliseconds time, const StopEvent& stop, const St
   return second[0].revents == 0 ? ok_status() : asked_to_stop();
 }
 
-Result<std::shared_ptr<const TlsContext>> TlsContext::create(const std::string& ca_bundle) {
+Result<std::shared_ptr<const TlsContext>> TlsContext::create(const TlsTrust& trust) {
   const std::shared_ptr<TlsContext> result(new TlsContext());
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());
   if (context == nullptr) return internal_error(fmt::format("TLS: {}", tls_errors()));
   result->context_ = context;
+  result->pin_ = trust.pin;
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_verify(context, trust.pin.empty() ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  if (!ca_bundle.empty()) {
-    if (SSL_CTX_load_verify_locations(context, ca_bundle.c_str(), nullptr) != 1) {
-      return invalid_argument(fmt::format("CA bundle '{}': {}", ca_bundle, tls_errors()));
+  if (!trust.ca_bundle.empty()) {
+    if (SSL_CTX_load_verify_locations(context, trust.ca_bundle.c_str(), nullptr) != 1) {
+      return invalid_argument(fmt::format("CA bundle '{}': {}", trust.ca_bundle, tls_errors()));
     }
     return std::shared_ptr<const TlsContext>(result);
   }
@@ -327,6 +340,12 @@ Status NetStream::start_tls(const TlsContext& context, const std::string& host, 
     }
   }
   const auto done = state_->run_tls(patience, [](SSL* each) { return SSL_connect(each); });
+  if (!context.pin_.empty()) {
+    if (!done.ok()) return done.status();
+    const std::string found = public_key_pin(tls);
+    if (*done > 0 && found == context.pin_) return ok_status();
+    return permission_denied(fmt::format("TLS: {} has the key {}; expected the pin {}", host, found, context.pin_));
+  }
   if (const long verdict = SSL_get_verify_result(tls); verdict != X509_V_OK) {
     return permission_denied(
         fmt::format("TLS: the certificate of {} is not trusted: {}; AWS_CA_BUNDLE names a file with "

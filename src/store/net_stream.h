@@ -43,11 +43,16 @@ struct Patience {
 // cancelled when either is requested before the time has passed.
 Status pause_for(std::chrono::milliseconds time, const StopEvent& stop, const StopEvent& other);
 
+struct TlsTrust {
+  std::string ca_bundle;  // a PEM file; empty: SSL_CERT_FILE and SSL_CERT_DIR, else the system's, wherever it has them
+  // "sha256//BASE64": of the server's public key, as curl has it. Then no certificate authority and no name counts.
+  std::string pin;
+};
+
 // Certificates to trust and the settings of all connections of a client. Thread safe once made.
 class TlsContext {
  public:
-  // `ca_bundle` is a PEM file; empty: SSL_CERT_FILE and SSL_CERT_DIR, else the system's, wherever this system has them.
-  static Result<std::shared_ptr<const TlsContext>> create(const std::string& ca_bundle);
+  static Result<std::shared_ptr<const TlsContext>> create(const TlsTrust& trust);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
@@ -56,6 +61,7 @@ class TlsContext {
   friend class NetStream;
   TlsContext() = default;
   void* context_ = nullptr;
+  std::string pin_;
 };
 
 // A connected stream of bytes. One thread at a time. Errors: unavailable when the other side is away or leaves,

@@ -26,6 +26,26 @@ bool is_label(std::string_view bucket) {
          });
 }
 
+// BUCKET[/PREFIX]
+Status read_place(std::string_view place, S3Address& address) {
+  while (place.ends_with('/')) place.remove_suffix(1);
+  const std::size_t slash = std::min(place.find('/'), place.size());
+  address.bucket = place.substr(0, slash);
+  if (!is_bucket(address.bucket)) {
+    return invalid_argument("a bucket's name has 3 to 63 letters, digits, '.', '-' and '_'");
+  }
+  if (slash == place.size()) return ok_status();
+  address.prefix = place.substr(slash + 1);
+  if (check_key(address.prefix).ok() && address.prefix.size() <= kPrefixLimit) return ok_status();
+  return invalid_argument("the prefix is not made of names of letters, digits, '.', '-' and '_'");
+}
+
+bool is_pin(std::string_view pin) {
+  if (!pin.starts_with("sha256//")) return false;
+  const auto digest = from_base64(pin.substr(8));
+  return digest.ok() && digest->size() == 32;
+}
+
 std::string amazon_host(std::string_view region) {
   return fmt::format("s3.{}.amazonaws.com{}", region, region.starts_with("cn-") ? ".cn" : "");
 }
@@ -41,22 +61,17 @@ Result<S3Address> parse_s3_address(std::string_view text) {
   const auto wrong = [&](std::string_view what) {
     return invalid_argument(
         fmt::format("'{}': {}; expected s3://BUCKET[/PREFIX][?endpoint=https://HOST:PORT&region=..."
-                    "&style=path|virtual&profile=...]",
+                    "&style=path|virtual&profile=...&pin=...] or https://HOST[:PORT][?...]",
                     text, what));
   };
-  if (!text.starts_with(kScheme)) return wrong("no S3 address");
-  const std::size_t mark = std::min(text.find('?'), text.size());
-  std::string_view place = text.substr(kScheme.size(), mark - kScheme.size());
-  while (place.ends_with('/')) place.remove_suffix(1);
-  const std::size_t slash = std::min(place.find('/'), place.size());
   S3Address address;
-  address.bucket = place.substr(0, slash);
-  if (!is_bucket(address.bucket)) return wrong("a bucket's name has 3 to 63 letters, digits, '.', '-' and '_'");
-  if (slash < place.size()) {
-    address.prefix = place.substr(slash + 1);
-    if (!check_key(address.prefix).ok() || address.prefix.size() > kPrefixLimit) {
-      return wrong("the prefix is not made of names of letters, digits, '.', '-' and '_'");
-    }
+  const std::size_t mark = std::min(text.find('?'), text.size());
+  if (!text.starts_with(kScheme)) {
+    address.endpoint = text.substr(0, mark);
+    const auto url = parse_url(address.endpoint);
+    if (!url.ok()) return wrong(url.status().message());
+  } else if (const Status read = read_place(text.substr(kScheme.size(), mark - kScheme.size()), address); !read.ok()) {
+    return wrong(read.message());
   }
   const std::string query(mark == text.size() ? "" : text.substr(mark + 1));
   for (std::size_t begin = 0; begin < query.size();) {
@@ -72,6 +87,7 @@ Result<S3Address> parse_s3_address(std::string_view text) {
                          : name == "region"  ? &address.region
                          : name == "style"   ? &address.style
                          : name == "profile" ? &address.profile
+                         : name == "pin"     ? &address.pin
                                              : nullptr;
     if (field == nullptr) return wrong(fmt::format("unknown setting '{}'", name));
     if (!field->empty()) return wrong(fmt::format("'{}' occurs twice", name));
@@ -81,6 +97,8 @@ Result<S3Address> parse_s3_address(std::string_view text) {
     return wrong("style is path or virtual");
   }
   if (!address.region.empty() && !is_region(address.region)) return wrong("a region has letters, digits and '-'");
+  if (!address.pin.empty() && !is_pin(address.pin)) return wrong("a pin is sha256// and the base64 of a SHA-256");
+  if (address.bucket.empty() && !address.style.empty()) return wrong("a server has no style");
   if (!address.endpoint.empty()) {
     const auto url = parse_url(address.endpoint);
     if (!url.ok()) return wrong(url.status().message());
@@ -90,8 +108,13 @@ Result<S3Address> parse_s3_address(std::string_view text) {
 }
 
 std::string S3Target::path(std::string_view key) const {
+  if (bucket.empty()) return fmt::format("{}/{}", endpoint.path, key);
   return fmt::format("{}{}{}{}", endpoint.path, path_style ? "/" + bucket : "", key.empty() && path_style ? "" : "/",
                      key);
+}
+
+std::string S3Target::where(std::string_view object) const {
+  return bucket.empty() ? fmt::format("{}/{}", endpoint.text(), object) : fmt::format("s3://{}/{}", bucket, object);
 }
 
 S3Target S3Target::in_region(std::string_view other) const {
@@ -113,7 +136,8 @@ Result<S3Target> s3_target(const S3Address& address, const AwsSettings& settings
       target.endpoint,
       parse_url(target.amazon ? "https://" + amazon_host(target.region) : endpoint).with_context("S3 endpoint"));
   const std::string style = address.style.empty() ? settings.addressing_style : address.style;
-  target.path_style = style == "path" || (style != "virtual" && !(target.amazon && is_label(target.bucket)));
+  target.path_style =
+      target.bucket.empty() || style == "path" || (style != "virtual" && !(target.amazon && is_label(target.bucket)));
   if (!target.path_style) {
     if (target.endpoint.host.find(':') != std::string::npos || !is_label(target.bucket)) {
       return invalid_argument(fmt::format("bucket '{}' at {} needs style=path", target.bucket, target.endpoint.text()));

@@ -9,22 +9,24 @@
 namespace flotilla {
 
 // s3://BUCKET[/PREFIX][?NAME=VALUE&...], with the names endpoint (http://HOST:PORT or https://...), region, style (path
-// or virtual) and profile. Values may be percent-encoded.
+// or virtual), profile and pin (sha256//BASE64, of the server's public key). Values may be percent-encoded. Or
+// https://HOST[:PORT][?...]: a server like ours, where the first name of a key is its bucket.
 struct S3Address {
-  std::string bucket;
+  std::string bucket;  // empty: the first name of each key
   std::string prefix;  // keys go below it; without a slash at its end, may be empty
   std::string endpoint;
   std::string region;
   std::string style;
   std::string profile;
+  std::string pin;
 };
 
 Result<S3Address> parse_s3_address(std::string_view text);
 
 // Where requests go.
 struct S3Target {
-  Url endpoint;  // in virtual-host style with the bucket in front of the host
-  std::string bucket;
+  Url endpoint;        // in virtual-host style with the bucket in front of the host
+  std::string bucket;  // empty: part of the keys
   std::string prefix;
   std::string region;
   bool path_style = true;
@@ -35,6 +37,8 @@ struct S3Target {
   std::string object_key(std::string_view key) const {
     return prefix.empty() ? std::string(key) : prefix + "/" + std::string(key);
   }
+  // For messages: "s3://bucket/key", or the server's address and the key.
+  std::string where(std::string_view object) const;
   // The same bucket in another region. Only the signature changes where the host was given.
   S3Target in_region(std::string_view other) const;
 };

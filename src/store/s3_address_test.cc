@@ -26,6 +26,16 @@ TEST(S3AddressTest, GoesToAmazonUnlessAnEndpointIsNamed) {
   EXPECT_EQ(url("s3://bucket?endpoint=https://h&style=virtual"), "https://bucket.h/k us-east-1");
 }
 
+TEST(S3AddressTest, OfAServerHasTheBucketInTheKeys) {
+  const auto target = s3_target(*parse_s3_address("https://hub.example:9000/?region=auto"), {}).value();
+  EXPECT_EQ(target.path(target.object_key("ada/demo/head")), "/ada/demo/head");
+  EXPECT_EQ(target.where("ada/demo/head"), "https://hub.example:9000/ada/demo/head");
+  EXPECT_EQ(target.endpoint.authority(), "hub.example:9000");
+  EXPECT_FALSE(target.amazon);
+  const char* pinned = "https://h?pin=sha256//JfpDyTVUXrBU6rxcwrVw1PNgPk8l6hEEu5DCTG0QZ2g=";
+  EXPECT_EQ(parse_s3_address(pinned)->pin, "sha256//JfpDyTVUXrBU6rxcwrVw1PNgPk8l6hEEu5DCTG0QZ2g=");
+}
+
 TEST(S3AddressTest, LeavesTheRestToTheSettings) {
   AwsSettings settings;
   settings.region = "auto";
@@ -45,11 +55,30 @@ TEST(S3AddressTest, FollowsABucketIntoItsRegion) {
 }
 
 TEST(S3AddressTest, RefusesWhatItDoesNotKnow) {
-  for (const char* text :
-       {"", "/srv/hub", "s3:/bucket", "s3://", "s3://ab", "s3://a b c", "s3://bucket//x", "s3://bucket/a b",
-        "s3://bucket/..", "s3://bucket?x", "s3://bucket?region=", "s3://bucket?reigon=r",
-        "s3://bucket?region=a&region=b", "s3://bucket?style=dns", "s3://bucket?region=A/b",
-        "s3://bucket?endpoint=h:9000", "s3://bucket?endpoint=http://a:b@h", "s3://bucket?endpoint=%zz"}) {
+  for (const char* text : {"",
+                           "/srv/hub",
+                           "s3:/bucket",
+                           "s3://",
+                           "s3://ab",
+                           "s3://a b c",
+                           "s3://bucket//x",
+                           "s3://bucket/a b",
+                           "s3://bucket/..",
+                           "https://",
+                           "https://h x",
+                           "https://a:b@h",
+                           "https://h?style=path",
+                           "https://h?pin=sha256//x",
+                           "s3://bucket?pin=x",
+                           "s3://bucket?x",
+                           "s3://bucket?region=",
+                           "s3://bucket?reigon=r",
+                           "s3://bucket?region=a&region=b",
+                           "s3://bucket?style=dns",
+                           "s3://bucket?region=A/b",
+                           "s3://bucket?endpoint=h:9000",
+                           "s3://bucket?endpoint=http://a:b@h",
+                           "s3://bucket?endpoint=%zz"}) {
     EXPECT_EQ(parse_s3_address(text).status().code(), StatusCode::kInvalidArgument) << text;
   }
   EXPECT_EQ(s3_target(*parse_s3_address("s3://Buck_et?style=virtual"), {}).status().code(),

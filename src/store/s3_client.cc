@@ -27,8 +27,8 @@ Result<std::unique_ptr<S3Client>> S3Client::open(std::string_view text, S3Option
   FLOTILLA_ASSIGN_OR_RETURN(const AwsSettings settings,
                             aws_settings(files, client->address_.profile, client->options_.environment));
   FLOTILLA_ASSIGN_OR_RETURN(client->target_, s3_target(client->address_, settings));
-  client->http_ =
-      std::make_unique<HttpClient>(settings.ca_bundle, client->options_.environment, client->options_.times);
+  client->http_ = std::make_unique<HttpClient>(TlsTrust{settings.ca_bundle, client->address_.pin},
+                                               client->options_.environment, client->options_.times);
   std::random_device device;
   client->calm_ = std::make_unique<StopEvent>(std::move(calm));
   client->random_ = PhiloxStream(std::uint64_t{device()} << 32 | device(), 0);
@@ -57,7 +57,7 @@ std::string S3Client::object_key(std::string_view key) const {
 
 std::string S3Client::where(std::string_view key) const {
   const std::lock_guard lock(mutex_);
-  return fmt::format("s3://{}/{}", target_.bucket, target_.object_key(key));
+  return target_.where(target_.object_key(key));
 }
 
 double S3Client::uniform() {
@@ -88,6 +88,7 @@ Result<S3Answer> S3Client::call(const std::function<S3Call()>& make, const BodyS
       bool& tried = remedied[static_cast<int>(done.remedy)];
       if (tried || !remedy(done)) return done.status;
       tried = true;
+      --failures;  // not of the server
       continue;
     }
     if (failures >= options_.retry.attempts || calm_->requested()) return done.status;
@@ -110,7 +111,7 @@ S3Client::Attempt S3Client::attempt(const S3Call& call, const BodySink& sink, co
     request.headers.emplace_back("host", target.endpoint.authority());
     sign_request(request, credentials_, {options_.now() + clock_offset_, target.region}, payload_hash);
   }
-  http = {call.method, request_target(request), std::move(request.headers), call.body};
+  http = {call.method, request_target(request), std::move(request.headers), call.body, call.answer_within};
 
   Attempt result;
   const auto take = [&](const HttpAnswer& head, ByteSpan piece) -> Status {
@@ -135,8 +136,7 @@ S3Client::Attempt S3Client::attempt(const S3Call& call, const BodySink& sink, co
     if (may_pass) result.remedy = result.sent ? S3Remedy::kAgainUnsure : S3Remedy::kAgain;
   }
   if (!result.status.ok()) {
-    result.status =
-        std::move(result.status).with_context(fmt::format("{} s3://{}/{}", call.method, target.bucket, call.object));
+    result.status = std::move(result.status).with_context(fmt::format("{} {}", call.method, target.where(call.object)));
   }
   return result;
 }

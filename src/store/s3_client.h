@@ -36,6 +36,7 @@ struct S3Call {
   ByteSpan body = {};
   // Answers that the caller wants to see; others but success are errors.
   std::vector<int> accepted = {};
+  std::chrono::milliseconds answer_within{0};  // see HttpRequest
 };
 
 struct S3Answer {
@@ -54,7 +55,9 @@ class S3Client {
 
   const S3Options& options() const { return options_; }
   std::string object_key(std::string_view key) const;
-  // "s3://bucket/prefix/key", for messages.
+  // Whether the first name of a key is its bucket.
+  bool buckets_in_keys() const { return address_.bucket.empty(); }
+  // For messages: "s3://bucket/prefix/key".
   std::string where(std::string_view key) const;
 
   // `make` is asked before each attempt: a download goes on where the last one was cut. `sink` gets the body of a
@@ -70,7 +73,7 @@ class S3Client {
     Status status;
     S3Remedy remedy = S3Remedy::kNone;
     S3Answer answer;
-    S3Error error;
+    S3Refusal error;
     bool sent = false;
     std::uint64_t moved = 0;
   };

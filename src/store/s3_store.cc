@@ -14,9 +14,12 @@ namespace {
 
 constexpr std::string_view kDigestHeader = "x-amz-meta-sha256";
 constexpr std::string_view kProbeKey = "probe/conditional-writes";
-constexpr std::uint64_t kReservedMax = 32 << 20;  // so much is reserved on a server's word
+constexpr std::uint64_t kReservedMax = 32 << 20;            // so much is reserved on a server's word
+constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 46;  // S3's largest object has 50 TB
 constexpr std::uint64_t kPartsMax = 10'000;
 constexpr int kRestarts = 3;
+// "Processing of a CompleteMultipartUpload request could take several minutes", says Amazon.
+constexpr std::chrono::minutes kJoinTime{5};
 
 std::optional<std::uint64_t> parse_number(std::string_view text) {
   std::uint64_t value = 0;
@@ -59,11 +62,10 @@ class Download {
     piece = piece.subspan(skipped);
     const std::uint64_t left = length_ ? *length_ - bytes.size() : ~std::uint64_t{0};
     piece = piece.first(static_cast<std::size_t>(std::min<std::uint64_t>(left, piece.size())));
-    if (bytes.size() + piece.size() > bytes.capacity()) {
-      const std::uint64_t whole = bytes.size() + expected_;
-      bytes.reserve(bytes.size() + piece.size() <= kReservedMax
-                        ? std::min(std::max(whole, bytes.size() + piece.size()), kReservedMax)
-                        : std::max<std::uint64_t>(whole, 2 * bytes.size()));
+    const std::uint64_t size = bytes.size() + piece.size();
+    if (size > bytes.capacity()) {
+      bytes.reserve(
+          std::min(bytes.size() + std::max<std::uint64_t>(expected_, piece.size()), std::max(kReservedMax, 2 * size)));
     }
     bytes.insert(bytes.end(), piece.begin(), piece.end());
     expected_ -= std::min<std::uint64_t>(expected_, piece.size());
@@ -85,7 +87,7 @@ class Download {
 
   Status start(const HttpAnswer& head) {
     started_ = true;
-    expected_ = parse_number(head.header("content-length")).value_or(0);
+    expected_ = std::min(parse_number(head.header("content-length")).value_or(0), length_.value_or(kSizeMax));
     skip_ = head.status == 206 ? 0 : begin();  // a server that does not know ranges
     if (head.status == 206 && range_begin(head.header("content-range")) != begin()) {
       return internal_error(fmt::format("asked for bytes from {} on, got '{}'", begin(), head.header("content-range")));
@@ -183,24 +185,34 @@ class S3Store final : public ObjectStore {
 
   Result<ListPage> list(std::string_view prefix, std::string_view after, std::size_t limit) override {
     FLOTILLA_RETURN_IF_ERROR(check_list_arguments(prefix, limit));
+    // What keys have in front here and not in the bucket, and the other way round.
+    std::string_view lead, relative = after;
     const std::string base = client_->object_key("");
-    S3Call call{
-        .method = "GET",
-        .query = {{"list-type", "2"}, {"max-keys", std::to_string(limit)}, {"prefix", base + std::string(prefix)}}};
+    if (client_->buckets_in_keys()) {
+      const std::size_t slash = prefix.find('/');
+      if (slash == prefix.npos) return invalid_argument(fmt::format("'{}' names no bucket to list", prefix));
+      lead = prefix.substr(0, slash + 1);
+      if (after > lead && !after.starts_with(lead)) return ListPage{};
+      relative = after.starts_with(lead) ? after.substr(lead.size()) : std::string_view();
+    }
+    const std::string inner = base + std::string(prefix.substr(lead.size()));
+    S3Call call{.method = "GET",
+                .object = std::string(lead.substr(0, lead.empty() ? 0 : lead.size() - 1)),
+                .query = {{"list-type", "2"}, {"max-keys", std::to_string(limit)}, {"prefix", inner}}};
     // Control characters are in no key and not in every server's URLs.
     const auto control =
-        std::find_if(after.begin(), after.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; });
-    const std::string_view start(after.begin(), control);
+        std::find_if(relative.begin(), relative.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; });
+    const std::string_view start(relative.begin(), control);
     if (!start.empty()) call.query.emplace_back("start-after", base + std::string(start));
     FLOTILLA_ASSIGN_OR_RETURN(const S3Answer answer, client_->call(call));
-    FLOTILLA_ASSIGN_OR_RETURN(S3Listing listing,
+    FLOTILLA_ASSIGN_OR_RETURN(BucketListing listing,
                               parse_s3_listing(answer.text).with_context("list " + client_->where(prefix)));
     ListPage page;
-    for (S3Listing::Entry& entry : listing.entries) {
-      if (!entry.key.starts_with(call.query[2].second)) {
+    for (BucketListing::Entry& entry : listing.entries) {
+      if (!entry.key.starts_with(inner)) {
         return internal_error(fmt::format("list '{}': a key that does not begin so", client_->where(prefix)));
       }
-      std::string key = entry.key.substr(base.size());
+      std::string key = std::string(lead) + entry.key.substr(base.size());
       if (listing.truncated) page.next = key;
       // A bucket may hold what others put there.
       if (key > after && check_key(key).ok()) page.objects.push_back({std::move(key), entry.size, {}});
@@ -214,17 +226,19 @@ class S3Store final : public ObjectStore {
     return answer.status().code() == StatusCode::kNotFound ? ok_status() : answer.status();
   }
 
-  // not_found when the bucket certainly does not exist. What else is wrong, the first operation says.
+  // An error when the bucket certainly does not exist. What else is wrong, the first operation says.
   Status check_bucket() {
+    if (client_->buckets_in_keys()) return ok_status();
     const auto answer = client_->call({.method = "HEAD", .accepted = {404}});
     if (answer.ok() && answer->head.status == 404) {
-      return not_found(fmt::format("'{}': there is no such bucket", client_->where("")));
+      return failed_precondition(fmt::format("'{}': there is no such bucket; make it first", client_->where("")));
     }
     if (!answer.ok()) log_warning("store", "{}", answer.status().to_string());
     return ok_status();
   }
 
   Status check_conditions() {
+    if (client_->buckets_in_keys()) return ok_status();  // and no place to try it in
     const auto ignores = [&](std::string_view header) {
       return failed_precondition(
           fmt::format("'{}': the server ignores {}; a hub needs conditional writes", client_->where(""), header));
@@ -343,7 +357,8 @@ class S3Store final : public ObjectStore {
                                                                    .query = {{"uploadId", upload}},
                                                                    .headers = std::move(conditions),
                                                                    .body = as_bytes(list),
-                                                                   .accepted = {404, 409, 412}}));
+                                                                   .accepted = {404, 409, 412},
+                                                                   .answer_within = kJoinTime}));
     if (ended.head.status == 409)
       return unavailable(fmt::format("'{}' is being written by another", client_->where(key)));
     if (ended.head.status == 404 && parse_s3_error(ended.text).code != "NoSuchKey") {

@@ -32,7 +32,7 @@ class XmlReader {
  public:
   explicit XmlReader(std::string_view text) : text_(text) {}
 
-  Result<XmlElement> document() {
+  Result<XmlNode> document() {
     if (text_.substr(at_).starts_with("\xef\xbb\xbf")) at_ += 3;
     skip_blanks();  // a server that takes long sends blanks first
     if (text_.substr(at_).starts_with("<?xml ")) {
@@ -41,7 +41,7 @@ class XmlReader {
       at_ = end + 2;
     }
     skip_blanks();
-    FLOTILLA_ASSIGN_OR_RETURN(XmlElement root, element(1));
+    FLOTILLA_ASSIGN_OR_RETURN(XmlNode root, element(1));
     skip_blanks();
     if (at_ != text_.size()) return wrong("something follows the root element");
     return root;
@@ -107,11 +107,11 @@ class XmlReader {
     return value;
   }
 
-  Result<XmlElement> element(int depth) {
+  Result<XmlNode> element(int depth) {
     if (depth > kDepthMax) return wrong("too deep");
     if (!next_is('<')) return wrong("expected '<'");
     ++at_;
-    XmlElement result;
+    XmlNode result;
     FLOTILLA_ASSIGN_OR_RETURN(result.name, name());
     FLOTILLA_RETURN_IF_ERROR(attributes());
     if (next_is('/')) {
@@ -138,7 +138,7 @@ class XmlReader {
         ++at_;
         break;
       } else {
-        FLOTILLA_ASSIGN_OR_RETURN(XmlElement child, element(depth + 1));
+        FLOTILLA_ASSIGN_OR_RETURN(XmlNode child, element(depth + 1));
         result.children.push_back(std::move(child));
       }
     }
@@ -153,8 +153,8 @@ class XmlReader {
   std::size_t at_ = 0;
 };
 
-Result<XmlElement> document_named(std::string_view text, std::string_view name) {
-  FLOTILLA_ASSIGN_OR_RETURN(XmlElement root, parse_xml(text));
+Result<XmlNode> document_named(std::string_view text, std::string_view name) {
+  FLOTILLA_ASSIGN_OR_RETURN(XmlNode root, parse_xml(text));
   if (root.name != name)
     return data_loss(fmt::format("expected the document {}, got {}", name, root.name.substr(0, 64)));
   return root;
@@ -162,29 +162,29 @@ Result<XmlElement> document_named(std::string_view text, std::string_view name) 
 
 }  // namespace
 
-const XmlElement* XmlElement::child(std::string_view wanted) const {
-  for (const XmlElement& each : children) {
+const XmlNode* XmlNode::child(std::string_view wanted) const {
+  for (const XmlNode& each : children) {
     if (each.name == wanted) return &each;
   }
   return nullptr;
 }
 
-std::string_view XmlElement::child_text(std::string_view wanted) const {
-  const XmlElement* found = child(wanted);
+std::string_view XmlNode::child_text(std::string_view wanted) const {
+  const XmlNode* found = child(wanted);
   return found == nullptr ? std::string_view() : found->text;
 }
 
-Result<XmlElement> parse_xml(std::string_view text) { return XmlReader(text).document(); }
+Result<XmlNode> parse_xml(std::string_view text) { return XmlReader(text).document(); }
 
-Result<S3Listing> parse_s3_listing(std::string_view text) {
-  FLOTILLA_ASSIGN_OR_RETURN(const XmlElement root, document_named(text, "ListBucketResult"));
-  S3Listing listing;
+Result<BucketListing> parse_s3_listing(std::string_view text) {
+  FLOTILLA_ASSIGN_OR_RETURN(const XmlNode root, document_named(text, "ListBucketResult"));
+  BucketListing listing;
   const std::string_view truncated = root.child_text("IsTruncated");
   if (truncated != "true" && truncated != "false") return data_loss("a listing that does not say whether it is whole");
   listing.truncated = truncated == "true";
-  for (const XmlElement& each : root.children) {
+  for (const XmlNode& each : root.children) {
     if (each.name != "Contents") continue;
-    S3Listing::Entry entry;
+    BucketListing::Entry entry;
     entry.key = each.child_text("Key");
     const std::string_view size = each.child_text("Size");
     const auto [stop, error] = std::from_chars(size.data(), size.data() + size.size(), entry.size);
@@ -199,7 +199,7 @@ Result<S3Listing> parse_s3_listing(std::string_view text) {
   return listing;
 }
 
-S3Error parse_s3_error(std::string_view text) {
+S3Refusal parse_s3_error(std::string_view text) {
   const auto root = document_named(text, "Error");
   if (!root.ok()) return {};
   return {std::string(root->child_text("Code")), std::string(root->child_text("Message")),
@@ -207,13 +207,13 @@ S3Error parse_s3_error(std::string_view text) {
 }
 
 Result<std::string> parse_upload_id(std::string_view text) {
-  FLOTILLA_ASSIGN_OR_RETURN(const XmlElement root, document_named(text, "InitiateMultipartUploadResult"));
+  FLOTILLA_ASSIGN_OR_RETURN(const XmlNode root, document_named(text, "InitiateMultipartUploadResult"));
   if (root.child_text("UploadId").empty()) return data_loss("a multipart upload without an id");
   return std::string(root.child_text("UploadId"));
 }
 
 Result<std::string> parse_completed_etag(std::string_view text) {
-  FLOTILLA_ASSIGN_OR_RETURN(const XmlElement root, document_named(text, "CompleteMultipartUploadResult"));
+  FLOTILLA_ASSIGN_OR_RETURN(const XmlNode root, document_named(text, "CompleteMultipartUploadResult"));
   if (root.child_text("ETag").empty()) return data_loss("a multipart upload that ended without a tag");
   return std::string(root.child_text("ETag"));
 }

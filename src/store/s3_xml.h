@@ -11,21 +11,21 @@
 // passed over, as AWS asks of clients.
 namespace flotilla {
 
-struct XmlElement {
+struct XmlNode {
   std::string name;
   std::string text;  // of an element without children
-  std::vector<XmlElement> children;
+  std::vector<XmlNode> children;
 
-  const XmlElement* child(std::string_view wanted) const;
+  const XmlNode* child(std::string_view wanted) const;
   std::string_view child_text(std::string_view wanted) const;  // empty when there is none
 };
 
 // The root element. As much of XML as S3 servers send: elements, text, the five entities and character numbers;
 // attributes are passed over. Comments, CDATA, document types and processing instructions are refused, as is a depth
 // above 16.
-Result<XmlElement> parse_xml(std::string_view text);
+Result<XmlNode> parse_xml(std::string_view text);
 
-struct S3Listing {
+struct BucketListing {
   struct Entry {
     std::string key;
     std::uint64_t size = 0;
@@ -33,15 +33,15 @@ struct S3Listing {
   std::vector<Entry> entries;
   bool truncated = false;
 };
-Result<S3Listing> parse_s3_listing(std::string_view text);
+Result<BucketListing> parse_s3_listing(std::string_view text);
 
 // An Error document; both fields are empty for any other text, for servers and proxies say all kinds of things.
-struct S3Error {
+struct S3Refusal {
   std::string code;
   std::string message;
   std::string region;  // where the bucket is, when the request went elsewhere
 };
-S3Error parse_s3_error(std::string_view text);
+S3Refusal parse_s3_error(std::string_view text);
 
 // The answer to the begin of a multipart upload, and to its end, which may be an Error with the status 200.
 Result<std::string> parse_upload_id(std::string_view text);

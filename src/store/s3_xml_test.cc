@@ -90,7 +90,7 @@ TEST(S3XmlTest, ReadsCharacterNumbers) {
 }
 
 TEST(S3XmlTest, ReadsAnErrorAndTakesAnythingElseForNone) {
-  const S3Error error =
+  const S3Refusal error =
       parse_s3_error("<Error><Code>NoSuchKey</Code><Message>none</Message><Region>r</Region></Error>");
   EXPECT_EQ(error.code, "NoSuchKey");
   EXPECT_EQ(error.message, "none");

@@ -56,17 +56,21 @@ class ServerProcess {
 
 }  // namespace
 
+std::string S3Server::python() {
+  const char* venv = std::getenv("FLOTILLA_VENV");
+  const std::filesystem::path root = venv != nullptr ? std::filesystem::path(venv) : user_cache_folder() / "venv";
+  return std::filesystem::exists(root / "bin/python") ? (root / "bin/python").string() : "";
+}
+
 const S3Server* S3Server::shared() {
   static const std::unique_ptr<const S3Server> server = []() -> std::unique_ptr<const S3Server> {
-    const char* venv = std::getenv("FLOTILLA_VENV");
-    const std::filesystem::path root = venv != nullptr ? std::filesystem::path(venv) : user_cache_folder() / "venv";
-    const std::string python = (root / "bin/python").string();
-    if (!std::filesystem::exists(python)) return nullptr;
-    static const ServerProcess process(python);
+    const std::string interpreter = python();
+    if (interpreter.empty()) return nullptr;
+    static const ServerProcess process(interpreter);
     const auto said = nlohmann::json::parse(process.line(), nullptr, false);
     if (!said.is_object()) return nullptr;
-    return std::make_unique<const S3Server>(
-        S3Server{said["port"], said["access_key"], said["secret_key"], said["bucket"]});
+    return std::make_unique<const S3Server>(S3Server{said["port"], said["tls_port"], said["pin"], said["ca_bundle"],
+                                                     said["access_key"], said["secret_key"], said["bucket"]});
   }();
   return server.get();
 }

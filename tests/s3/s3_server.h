@@ -14,10 +14,15 @@ namespace flotilla {
 // keep apart by prefixes.
 struct S3Server {
   std::uint16_t port = 0;
+  std::uint16_t tls_port = 0;  // the same over TLS, at IPv4 and IPv6
+  std::string pin;             // of its key
+  std::string ca_bundle;       // the certificate, for 127.0.0.1 and ::1
   std::string access_key;
   std::string secret_key;
   std::string bucket;
 
+  // The interpreter of the virtual environment, or nothing.
+  static std::string python();
   // Null, with the reason printed, when the packages are not there.
   static const S3Server* shared();
   // A prefix that nobody else has.

@@ -32,6 +32,33 @@ Hub s3_hub() {
 INSTANTIATE_TEST_SUITE_P(S3, ObjectStoreTest, ::testing::Values(Implementation{"s3", s3_hub, false}),
                          [](const auto& info) { return info.param.name; });
 
+// As flotilla hub serve has it: owners are buckets.
+TEST_F(S3StoreTest, OfAServerHasTheBucketInTheKeys) {
+  const auto hub =
+      open_s3_store(fmt::format("http://127.0.0.1:{}", server().port), true, {}, server().options()).value();
+  const std::string run = server().bucket + "/" + prefix_ + "/";
+  for (const char* name : {"a", "b/c", "d"}) ASSERT_TRUE(hub->put_if_absent(run + name, as_bytes(name)).ok());
+  EXPECT_EQ(hub->put_if_absent(run + "a", as_bytes("x")).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(as_text(hub->get(run + "b/c")->bytes), "b/c");
+  EXPECT_EQ(as_text(store()->get("b/c")->bytes), "b/c");
+  const auto keys = [&](const std::string& prefix, const std::string& after, std::size_t limit) {
+    std::vector<std::string> found;
+    const auto page = hub->list(prefix, after, limit);
+    EXPECT_TRUE(page.ok()) << page.status().to_string();
+    for (const ObjectInfo& info : page->objects) found.push_back(info.key);
+    return found;
+  };
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(keys(run, "", 1000), (Keys{run + "a", run + "b/c", run + "d"}));
+  EXPECT_EQ(keys(run, run + "a", 1), (Keys{run + "b/c"}));
+  EXPECT_EQ(keys(run, "a", 1), (Keys{run + "a"}));
+  EXPECT_EQ(keys(run, "z", 1), Keys{});
+  EXPECT_EQ(list_all(*hub, run)->size(), 3u);
+  EXPECT_EQ(hub->list("fl", "", 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(hub->remove(run + "a").ok());
+  EXPECT_EQ(hub->get(run + "a").status().code(), StatusCode::kNotFound);
+}
+
 TEST_F(S3StoreTest, KeepsPrefixesApart) {
   ASSERT_TRUE(store()->put("a", as_bytes("1")).ok());
   const auto other = open_s3_store(server().address(prefix_ + "/a2"), false, {}, server().options()).value();
@@ -59,8 +86,10 @@ TEST_F(S3StoreTest, NeedsKeysAndABucket) {
   EXPECT_EQ(open(without_keys).status().code(), StatusCode::kPermissionDenied);
   S3Server other = server();
   other.bucket = "no-such-bucket";
-  EXPECT_EQ(open_s3_store(other.address("a"), false, {}, server().options()).status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(open_s3_store(other.address("a"), true, {}, server().options()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(open_s3_store(other.address("a"), false, {}, server().options()).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(open_s3_store(other.address("a"), true, {}, server().options()).status().code(),
+            StatusCode::kFailedPrecondition);
 }
 
 TEST_F(S3StoreTest, LargeObjectsGoUpInParts) {
