@@ -51,6 +51,13 @@ class CommandLine(unittest.TestCase):
             file.flush()
             self.fails(USAGE, "nearest known section is worker", "work", "/no/hub/ada/demo", "--config", file.name)
 
+    def test_a_bucket_is_a_hub_that_needs_keys_and_settings_that_exist(self):
+        for command in (("show",), ("work",), ("eval",), ("verify", "--run")):
+            self.fails(FAILURE, "no keys for S3.*AWS_ACCESS_KEY_ID", *command, "s3://bucket/ada/demo?endpoint=http://h/x")
+            self.fails(FAILURE, "no keys for S3", *command, "https://hub.example.org/ada/demo")
+        self.fails(USAGE, "unknown setting 'reigon'", "show", "s3://bucket/ada/demo?reigon=x")
+        self.fails(USAGE, "a folder, s3://BUCKET or https://HOST", "show", "ftp://hub.example.org/ada/demo")
+
     def test_a_missing_model_is_a_failure_everywhere(self):
         for command in ("eval", "chat", "serve"):
             self.fails(FAILURE, "none.gguf", command, "none.gguf")

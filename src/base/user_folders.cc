@@ -22,6 +22,14 @@ fs::path user_cache_folder() { return folder_of("XDG_CACHE_HOME", ".cache"); }
 fs::path user_state_folder() { return folder_of("XDG_STATE_HOME", ".local/state"); }
 
 std::string hub_folder_name(std::string_view hub) {
+  if (const std::size_t mark = hub.find('?'); hub.find("://") != hub.npos) {
+    // A bucket is the same whatever region and keys it is asked with, but not at another endpoint.
+    std::string place(hub.substr(0, mark));
+    while (place.ends_with('/')) place.pop_back();
+    const std::size_t endpoint = hub.find("endpoint=");
+    if (endpoint != hub.npos) place += hub.substr(endpoint, hub.find('&', endpoint) - endpoint);
+    return sha256(place).to_hex().substr(0, 16);
+  }
   std::error_code error;
   const fs::path absolute = fs::absolute(hub, error);
   fs::path folder = fs::weakly_canonical(absolute, error);

@@ -14,7 +14,8 @@ std::filesystem::path user_cache_folder();
 // What a program must not forget: $XDG_STATE_HOME/flotilla or ~/.local/state/flotilla.
 std::filesystem::path user_state_folder();
 
-// A folder name for a hub, the same for every way to write its path: two hubs may have runs of one name.
+// A folder name for a hub, the same for every way to write its path or the address of its bucket: two hubs may
+// have runs of one name.
 std::string hub_folder_name(std::string_view hub);
 
 }  // namespace flotilla

@@ -45,6 +45,11 @@ TEST(UserFolders, AHubHasOneNameHoweverItsPathIsWritten) {
   EXPECT_EQ(hub_folder_name(here + "/a/../hub/"), hub_folder_name("./hub/"));
   EXPECT_NE(hub_folder_name("hub"), hub_folder_name("other"));
   EXPECT_EQ(hub_folder_name("hub").size(), 16u);
+  EXPECT_EQ(hub_folder_name("s3://b/p/?region=r&endpoint=http://h&profile=q"),
+            hub_folder_name("s3://b/p?endpoint=http://h"));
+  EXPECT_EQ(hub_folder_name("s3://b/p"), hub_folder_name("s3://b/p?region=r"));
+  EXPECT_NE(hub_folder_name("s3://b/p"), hub_folder_name("s3://b/p?endpoint=http://h"));
+  EXPECT_NE(hub_folder_name("s3://b/p"), hub_folder_name("s3://b/q"));
 }
 
 }  // namespace

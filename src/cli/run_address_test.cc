@@ -22,9 +22,22 @@ TEST(RunAddress, MayBeRelativeAndEndWithASlash) {
   EXPECT_EQ(address->text(), "out/hub/ada/demo");
 }
 
+TEST(RunAddress, OfABucketHasItsSettingsAtTheEnd) {
+  const char* text = "s3://bucket/pre/ada/demo?endpoint=http://h:9000/x&region=auto";
+  const auto address = RunAddress::parse(text);
+  ASSERT_TRUE(address.ok()) << address.status().message();
+  EXPECT_EQ(address->hub, "s3://bucket/pre?endpoint=http://h:9000/x&region=auto");
+  EXPECT_EQ(address->owner, "ada");
+  EXPECT_EQ(address->run, "demo");
+  EXPECT_EQ(address->text(), text);
+  EXPECT_EQ(RunAddress::parse("s3://bucket/ada/demo/")->hub, "s3://bucket");
+  EXPECT_EQ(RunAddress::parse("https://h:9000/ada/demo?pin=x")->hub, "https://h:9000?pin=x");
+}
+
 TEST(RunAddress, SaysWhatIsWrongAndWhatIsExpected) {
   for (const char* text :
-       {"", "demo", "ada/demo", "/ada/demo", "hub//demo", "hub/a b/demo", "hub/../demo", "https://h/a/b"}) {
+       {"", "demo", "ada/demo", "/ada/demo", "hub//demo", "hub/a b/demo", "hub/../demo", "ftp://h/a/b", "https://h/a",
+        "https:///a/b", "s3://bucket", "s3://bucket/a", "s3:///a/b", "s3://bucket/a?x=/b/c"}) {
     const auto address = RunAddress::parse(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.status().code(), StatusCode::kInvalidArgument);

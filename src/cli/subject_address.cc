@@ -15,7 +15,7 @@ Result<SubjectAddress> SubjectAddress::parse(const std::string& text) {
     subject.model = text;
     return subject;
   }
-  std::string run = text;
+  std::string run(split_address(text).path);
   // An @ before the last slash belongs to a folder's name.
   if (const std::size_t at = run.rfind('@'); at != std::string::npos && run.find('/', at) == std::string::npos) {
     std::uint64_t number = 0;
@@ -27,7 +27,7 @@ Result<SubjectAddress> SubjectAddress::parse(const std::string& text) {
     subject.version = Version(number);
     run.resize(at);
   }
-  auto address = RunAddress::parse(run);
+  auto address = RunAddress::parse(fmt::format("{}{}", run, split_address(text).settings));
   if (!address.ok()) {
     const std::string message = fmt::format(
         "'{}' is neither a model file, nor a folder with config.json, nor a run (HUB/OWNER/RUN or "

@@ -30,6 +30,9 @@ TEST(SubjectAddress, AFileAFolderARunAndAVersionAreToldApart) {
   EXPECT_EQ(version.version, Version(12));
 
   const SubjectAddress shared = SubjectAddress::parse("/mnt/me@nas/ada/demo").value();
+  const SubjectAddress bucket = SubjectAddress::parse("s3://b-1/ada/demo@12?endpoint=http://h/x").value();
+  EXPECT_EQ(bucket.version, Version(12));
+  EXPECT_EQ(bucket.run.text(), "s3://b-1/ada/demo?endpoint=http://h/x");
   EXPECT_EQ(shared.run.text(), "/mnt/me@nas/ada/demo") << "a folder may have an @ in its name";
   EXPECT_FALSE(shared.version.has_value());
   EXPECT_EQ(SubjectAddress::parse("/mnt/me@nas/ada/demo@3").value().version, Version(3));

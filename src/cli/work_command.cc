@@ -76,7 +76,7 @@ Status work(const WorkOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const WorkConfig config, read_config(options));
   FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
   take_priority(config.worker.politeness);
-  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_hub(address, false, signals.token()));
   WorkerOptions worker;
   worker.layout = address.layout();
   worker.learner_fingerprint = options.learner;

@@ -39,7 +39,7 @@ Status WorkerSection::resolve() const {
 Status RunConfig::resolve() {
   if (run.name.empty()) return missing("run.name", "OWNER/RUN");
   FLOTILLA_RETURN_IF_ERROR(check_run_name(run.name).with_context("run.name"));
-  if (run.hub.empty()) return missing("run.hub", "the hub's folder");
+  if (run.hub.empty()) return missing("run.hub", "the hub's folder, bucket or server");
   if (model.source.empty()) return missing("model.source", "a GGUF file or a Hugging Face folder");
   if (run.folder.empty()) run.folder = std::filesystem::path(".flotilla") / run.name;
   if (learner.mode == LearnerMode::kSequential) {

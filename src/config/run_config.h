@@ -41,7 +41,7 @@ struct RunSection {
   template <class V>
   void visit(V& v) {
     v(name, "name", "OWNER/RUN: names of letters, digits, '.', '_' and '-'");
-    v(hub, "hub", "Where the run's objects are: a folder");
+    v(hub, "hub", "Where the run's objects are: a folder, s3://BUCKET/PREFIX or https://HOST:PORT");
     v(seed, "seed", "", at_least(0), "Fixes tasks, sampling and evaluation");
     v(folder, "folder", "Checkpoints, event log and results of the learner; empty: .flotilla/OWNER/RUN");
   }

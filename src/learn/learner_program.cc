@@ -15,6 +15,7 @@
 #include "learn/hub_snapshot_sink.h"
 #include "learn/learner_loop.h"
 #include "rollout/episode_builder.h"
+#include "store/open_store.h"
 #include "sync/subscriber.h"
 #include "telemetry/event_log.h"
 
@@ -110,7 +111,7 @@ Status check_folder(const RunSection& run, const ModelDescription& description) 
   FLOTILLA_ASSIGN_OR_RETURN(const bool there, has_checkpoint(last));
   if (!there) return ok_status();
   const auto head = [&]() -> Status {
-    FLOTILLA_ASSIGN_OR_RETURN(const auto hub, open_directory_store(run.hub, false));
+    FLOTILLA_ASSIGN_OR_RETURN(const auto hub, open_store(run.hub, false));
     return hub->get(HubLayout{run.name}.head()).status();
   }();
   if (head.code() == StatusCode::kNotFound) return ok_status();
@@ -194,7 +195,7 @@ Status print_findings(const Workshop& shop) {
   const RunConfig& config = shop.config;
   const ModelDescription& model = shop.model.weights.description;
   const double copies = 4.0 + (config.learner.forward == ForwardPass::kGrid) + (config.loss.kl > 0);
-  const auto hub = open_directory_store(config.run.hub, false);
+  const auto hub = open_store(config.run.hub, false);
   if (!hub.ok() && hub.status().code() != StatusCode::kNotFound) return hub.status().with_context("hub");
   if (hub.ok()) {
     const HubLayout layout{config.run.name};
@@ -262,7 +263,7 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                                                                      }));
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(config.run.folder / "run.toml", config_toml(config)));
 
-  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_directory_store(config.run.hub, true));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_store(config.run.hub, true, stop));
   FLOTILLA_RETURN_IF_ERROR(publish_run(*store, layout, shop).with_context("run " + config.run.name));
   make_learner_link(config.run);  // not before: the one that is there says where this run's checkpoints are
   FLOTILLA_ASSIGN_OR_RETURN(
@@ -272,8 +273,11 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                                          .deliver = [&](std::uint64_t number, ByteSpan bytes) {
                                            return store->put_if_absent(layout.events(kWriter, number), bytes).status();
                                          }}));
-  log_info("learn", "run {}/{}; workers join with: flotilla work {}/{} --learner {}", config.run.hub, config.run.name,
-           config.run.hub, config.run.name, fingerprint(shop.spec.learner_key));
+  const std::string address = address_below(config.run.hub, config.run.name);
+  // Settings of a bucket hold what a shell would read.
+  const char* quote = address.find_first_of("?&") == std::string::npos ? "" : "'";
+  log_info("learn", "run {0}; workers join with: flotilla work {1}{0}{1} --learner {2}", address, quote,
+           fingerprint(shop.spec.learner_key));
 
   const ModelDescription description = shop.model.weights.description;
   FLOTILLA_ASSIGN_OR_RETURN(const auto trainer, make_trainer(description, trainer_options(config)));

@@ -24,8 +24,9 @@ Status asked_to_stop(std::string_view key) { return cancelled(fmt::format("'{}':
 constexpr std::uint64_t kReservedMax = 32 << 20;
 
 // None behind the end of an object that has become shorter since the part before.
-Result<Bytes> read_part(ObjectStore& store, std::string_view key, std::uint64_t offset, std::uint64_t size) {
-  auto part = store.get_range(key, offset, size);
+Result<Bytes> read_part(ObjectStore& store, std::string_view key, std::uint64_t offset, std::uint64_t size,
+                        const std::stop_token& stop) {
+  auto part = store.get_range_unless_stopped(key, offset, size, stop);
   if (offset > 0 && part.status().code() == StatusCode::kInvalidArgument) return Bytes();
   return part;
 }
@@ -36,7 +37,7 @@ Result<Bytes> read_parts(ObjectStore& store, std::string_view key, std::uint64_t
   while (bytes.size() <= size) {
     if (stop.stop_requested()) return asked_to_stop(key);
     const std::uint64_t wanted = std::min(kPartBytes, size + 1 - bytes.size());
-    FLOTILLA_ASSIGN_OR_RETURN(const Bytes part, read_part(store, key, bytes.size(), wanted));
+    FLOTILLA_ASSIGN_OR_RETURN(const Bytes part, read_part(store, key, bytes.size(), wanted, stop));
     // Never more than there will be: the largest objects are as large as the weights.
     if (bytes.size() + part.size() > bytes.capacity()) {
       bytes.reserve(bytes.size() < kReservedMax ? std::min(size + 1, kReservedMax) : size + 1);
@@ -64,7 +65,7 @@ Result<Bytes> fetch_described(ObjectStore& store, std::string_view key, const St
     if (stop.stop_requested()) return asked_to_stop(key);
     const std::uint64_t begin = i * kChunkBytes;
     const std::uint64_t size = std::min(kChunkBytes, object.size - begin);
-    FLOTILLA_ASSIGN_OR_RETURN(const Bytes again, read_part(store, key, begin, size));
+    FLOTILLA_ASSIGN_OR_RETURN(const Bytes again, read_part(store, key, begin, size, stop));
     fetched += again.size();
     if (again.size() != size || sha256(again) != object.chunks[i]) {
       return data_loss(fmt::format("'{}': bytes {} to {} do not match their SHA-256", key, begin, begin + size));
