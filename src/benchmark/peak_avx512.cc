@@ -18,11 +18,16 @@ void dot_bytes(std::int64_t rounds) {
   hide(a);
   hide(b);
   __m512i sums[kChains];
+#pragma GCC unroll 16
   for (__m512i& sum : sums) sum = _mm512_setzero_si512();
   for (std::int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
-    for (int k = 0; k < kChains; ++k) sums[k] = _mm512_dpbusd_epi32(sums[k], a, b);
+    for (int k = 0; k < kChains; ++k) {
+      sums[k] = _mm512_dpbusd_epi32(sums[k], a, b);
+      hide(sums[k]);  // or the compiler keeps some in memory
+    }
   }
+#pragma GCC unroll 16
   for (__m512i& sum : sums) hide(sum);
 }
 
@@ -31,11 +36,16 @@ void multiply_add(std::int64_t rounds) {
   hide(a);
   hide(b);
   __m512 sums[kChains];
+#pragma GCC unroll 16
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
-    for (int k = 0; k < kChains; ++k) sums[k] = _mm512_fmadd_ps(a, b, sums[k]);
+    for (int k = 0; k < kChains; ++k) {
+      sums[k] = _mm512_fmadd_ps(a, b, sums[k]);
+      hide(sums[k]);
+    }
   }
+#pragma GCC unroll 16
   for (__m512& sum : sums) hide(sum);
 }
 
