@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "hub/s3_xml.h"
+#include "store/s3_xml.h"
 
 // What was read and is written again reads the same.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -12,11 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto parts = read_complete_body(text); parts.ok()) {
     for (std::size_t i = 1; i < parts->size(); ++i) FLOTILLA_CHECK((*parts)[i - 1].number < (*parts)[i].number);
   }
-  const auto elements = read_xml(text);
-  if (!elements.ok()) return 0;
-  FLOTILLA_CHECK(!elements->empty());
-  const std::string escaped = xml_escaped(elements->front().text);
-  const auto again = read_xml("<a>" + escaped + "</a>");
-  FLOTILLA_CHECK(again.ok() && xml_escaped(again->front().text) == escaped);
+  const std::string escaped = xml_escaped(text.substr(0, text.find_first_of("&<")));
+  const auto again = parse_xml("<a>" + escaped + "</a>");
+  FLOTILLA_CHECK(again.ok() && xml_escaped(again->text) == escaped);
   return 0;
 }

@@ -8,19 +8,10 @@
 
 namespace flotilla {
 
-// The XML of S3's bodies.
+// The XML of S3's requests and answers. Readers: invalid_argument for what is not well formed (store/s3_xml.h) or not
+// as S3 has it.
 
 std::string xml_escaped(std::string_view text);
-
-// An element at its end: its path from the root ("Delete/Object/Key") and the text within it, trimmed where it has
-// elements of its own. Namespaces and attributes are dropped.
-struct XmlElement {
-  std::string path;
-  std::string text;
-};
-// Elements in the order of their ends. invalid_argument for what is not well formed, for a document type and other
-// declarations, and for more than 8 levels.
-Result<std::vector<XmlElement>> read_xml(std::string_view text);
 
 struct DeleteBody {
   std::vector<std::string> keys;  // below the bucket
