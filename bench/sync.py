@@ -98,7 +98,7 @@ class Figures:
             for direction, goal in zip(("encode", "apply"), SPEED_GOALS.get(delta.name, ())):
                 samples, several = delta.speeds(direction, 1), delta.speeds(direction, threads)
                 speed = statistics.median(samples)
-                self.add(f"{direction}, {delta.name}", speed, "MB of weights/s, 1 thread", "the goal", speed / goal, goal, speed >= goal,
+                self.add(f"{direction}, {delta.name}", speed, "MB of weights a second and core", "the goal", speed / goal, goal, speed >= goal,
                          samples, threads=threads, gain_of_threads=statistics.median(several) / speed)
 
     def add_run(self, deltas: list[Delta], learning_rate: str | None) -> None:

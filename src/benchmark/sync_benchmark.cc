@@ -2,18 +2,17 @@
 
 #include <malloc.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <zstd.h>
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/philox.h"
 #include "base/thread_pool.h"
 
@@ -60,10 +59,17 @@ void put_exclusive_or(std::span<const T> before, std::span<const T> after, Bytes
   std::ranges::transform(as_bytes(before), as_bytes(after), std::back_inserter(out), std::bit_xor<std::uint8_t>());
 }
 
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = system_clock().monotonic();
+double now_of(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double seconds_of(const std::function<void()>& work, int threads = 1) {
+  const clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
+  const double begin = now_of(clock);
   work();
-  return std::chrono::duration<double>(system_clock().monotonic() - begin).count();
+  return now_of(clock) - begin;
 }
 
 // As a worker does it, to a state that it has as a whole.
@@ -86,9 +92,12 @@ std::int64_t most_resident_bytes() {
   return std::int64_t{usage.ru_maxrss} << 10;
 }
 
-std::int64_t peak_of(const std::function<void()>& work) {
+Result<std::int64_t> peak_of(const std::function<void()>& work) {
   malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";  // the most is what is resident now: proc(5)
+  // The most is what is resident now: proc(5).
+  if (!(std::ofstream("/proc/self/clear_refs") << "5" << std::flush)) {
+    return unavailable("/proc/self/clear_refs cannot be written, so the peak of memory is not known");
+  }
   const std::int64_t before = most_resident_bytes();
   work();
   return most_resident_bytes() - before;
@@ -154,11 +163,11 @@ Result<DeltaCost> measure_delta(const ModelDescription& description, const GridS
 
   DeltaCost cost;
   const int most = std::ranges::max(threads);
-  cost.encode_peak_bytes = peak_of([&] { encode(most); });
+  FLOTILLA_ASSIGN_OR_RETURN(cost.encode_peak_bytes, peak_of([&] { encode(most); }));
   FLOTILLA_RETURN_IF_ERROR(encoded.status());
   state = before;
   state_history = history;
-  cost.apply_peak_bytes = peak_of([&] { apply(most); });
+  FLOTILLA_ASSIGN_OR_RETURN(cost.apply_peak_bytes, peak_of([&] { apply(most); }));
   FLOTILLA_RETURN_IF_ERROR(applied);
   if (state != after || state_history != encoded->history) return data_loss("the delta leads somewhere else");
 
@@ -166,10 +175,10 @@ Result<DeltaCost> measure_delta(const ModelDescription& description, const GridS
     DeltaSpeed& speed =
         cost.speeds.emplace_back(DeltaSpeed{.threads = with, .encode_seconds = {}, .apply_seconds = {}});
     for (int i = 0; i < repeat; ++i) {
-      speed.encode_seconds.push_back(seconds_of([&] { encode(with); }));
+      speed.encode_seconds.push_back(seconds_of([&] { encode(with); }, with));
       state = before;
       state_history = history;
-      speed.apply_seconds.push_back(seconds_of([&] { apply(with); }));
+      speed.apply_seconds.push_back(seconds_of([&] { apply(with); }, with));
     }
   }
   cost.delta = *std::move(encoded);

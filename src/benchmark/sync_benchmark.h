@@ -22,6 +22,7 @@ double memoryless_bytes(std::int64_t changed, std::int64_t total);
 Bytes plain_gaps(const GridState& before, const GridState& after);
 Bytes exclusive_or(const GridState& before, const GridState& after);
 
+// Seconds of one thread are the processor's: other programs slow it down less. Those of several are the clock's.
 struct DeltaSpeed {
   int threads = 1;
   std::vector<double> encode_seconds;
