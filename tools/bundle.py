@@ -18,6 +18,7 @@ import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 SIZE_MAX = 20_000_000
+COPYRIGHT_PLAIN_MAX = 256_000  # that of Boost, all of it, has 2 MB
 # Every Linux of this kind has them, and they must fit its kernel and each other.
 GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|mvec))\.so\.\d+$")
 # Compiled into the program: no library tells of them. Their packages are found by a header, for those that
@@ -110,7 +111,10 @@ def write_licenses(folder: pathlib.Path, root: pathlib.Path, packages: list[str]
     sources = []
     for package in sorted(set(packages)):
         text = (root / "usr/share/doc" / package / "copyright").read_text(encoding="utf-8")
-        (folder / package).write_text(text, encoding="utf-8")
+        if len(text) > COPYRIGHT_PLAIN_MAX:
+            (folder / f"{package}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        else:
+            (folder / package).write_text(text, encoding="utf-8")
         common |= {found.rstrip(".") for found in re.findall(r"/usr/share/common-licenses/([A-Za-z0-9.+-]+)", text)}
         sources.append(f"{source_of(package, root)} ({package})\n")
     for name in sorted(common):

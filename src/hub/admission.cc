@@ -8,7 +8,6 @@ namespace {
 // A client signs a repetition within the same second with the same signature.
 constexpr std::chrono::seconds kRepetitionTime{5};
 constexpr std::uint64_t kXmlBytesMax = 2 << 20;    // 1,000 keys of 512 bytes, or 10,000 parts
-constexpr std::uint64_t kWireOverhead = 64 << 10;  // of chunks, beside 2 % of the body
 
 // The request could change something once more if it came again.
 bool repeats(const Admitted& admitted) {
