@@ -7,7 +7,7 @@ namespace {
 
 // A client signs a repetition within the same second with the same signature.
 constexpr std::chrono::seconds kRepetitionTime{5};
-constexpr std::uint64_t kXmlBytesMax = 2 << 20;    // 1,000 keys of 512 bytes, or 10,000 parts
+constexpr std::uint64_t kXmlBytesMax = 2 << 20;  // 1,000 keys of 512 bytes, or 10,000 parts
 
 // The request could change something once more if it came again.
 bool repeats(const Admitted& admitted) {
