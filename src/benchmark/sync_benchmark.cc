@@ -81,7 +81,8 @@ Status apply_to(const ModelDescription& description, GridState& state, DeltaHist
   ThreadPool pool(threads);
   for (const DeltaLayout::Batch& batch : layout.batches) {
     const auto tensors = std::span(state.tensors).subspan(batch.tensor_begin, batch.tensor_end - batch.tensor_begin);
-    FLOTILLA_RETURN_IF_ERROR(application.apply(batch, tensors, history, pool));
+    DeltaScratch scratch;  // as make_tensors() has it
+    FLOTILLA_RETURN_IF_ERROR(application.apply(batch, tensors, history, pool, scratch));
   }
   return application.finish();
 }

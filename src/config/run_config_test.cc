@@ -161,7 +161,7 @@ TEST(RunConfig, what_a_run_needs_is_asked_for) {
             "run.name: expected OWNER/RUN, got nothing; set it in the file or with --run.name");
   config.run.name = "alice/first";
   EXPECT_EQ(resolve_config(config).message(),
-            "run.hub: expected the hub's folder, got nothing; set it in the file or with --run.hub");
+            "run.hub: expected the hub's folder, bucket or server, got nothing; set it in the file or with --run.hub");
   config.run.hub = "/hub";
   EXPECT_EQ(resolve_config(config).message(),
             "model.source: expected a GGUF file or a Hugging Face folder, got nothing; set it in the file or with "

@@ -46,7 +46,7 @@ DeltaApplication::DeltaApplication(const ModelDescription& description, const De
 }
 
 Status DeltaApplication::apply(const DeltaLayout::Batch& batch, std::span<GridTensor> tensors, DeltaHistory& history,
-                               ThreadPool& pool) {
+                               ThreadPool& pool, DeltaScratch& scratch) {
   if (streams_) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const TensorSpec& spec = description_.tensors[batch.tensor_begin + i];
@@ -58,11 +58,11 @@ Status DeltaApplication::apply(const DeltaLayout::Batch& batch, std::span<GridTe
     return ok_status();
   }
   std::vector<Status> applied(batch.part_end - batch.part_begin);
-  changes_.resize(static_cast<std::size_t>(pool.threads()));
+  scratch.resize(static_cast<std::size_t>(pool.threads()));
   pool.run(std::ssize(applied), [&](std::int64_t i, int thread) {
     const auto part = static_cast<std::size_t>(i);
     applied[part] = apply_part(batch.part_begin + part, batch.tensor_begin, tensors, history,
-                               changes_[static_cast<std::size_t>(thread)]);
+                               scratch[static_cast<std::size_t>(thread)]);
   });
   for (const Status& status : applied) FLOTILLA_RETURN_IF_ERROR(status);
   return ok_status();

@@ -28,6 +28,9 @@ struct EncodedDelta {
 Result<EncodedDelta> encode_delta(const ModelDescription& description, const GridState& before,
                                   const DeltaHistory& history, const GridState& after, int threads = 1);
 
+// Room for the changes of a region, for each thread; one does for many deltas.
+using DeltaScratch = std::vector<std::vector<Change>>;
+
 // Applies a delta to tensors and their history, batch by batch of the layout, in order. Strict: a change out of range,
 // one that changes nothing, or anything left at the end is data_loss, and tensors and history are then undefined.
 // Description, layout and frame outlive it.
@@ -35,7 +38,8 @@ class DeltaApplication {
  public:
   DeltaApplication(const ModelDescription& description, const DeltaLayout& layout, const DeltaFrame& frame);
   // `tensors`: the batch's; `history`: of all regions.
-  Status apply(const DeltaLayout::Batch& batch, std::span<GridTensor> tensors, DeltaHistory& history, ThreadPool& pool);
+  Status apply(const DeltaLayout::Batch& batch, std::span<GridTensor> tensors, DeltaHistory& history, ThreadPool& pool,
+               DeltaScratch& scratch);
   Status finish() const;
 
  private:
@@ -46,7 +50,6 @@ class DeltaApplication {
   const DeltaLayout& layout_;
   const DeltaFrame& frame_;
   std::optional<StreamsApplication> streams_;  // of codec 1
-  std::vector<std::vector<Change>> changes_;   // of a region, for each thread
 };
 
 }  // namespace flotilla

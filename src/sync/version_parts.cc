@@ -39,9 +39,12 @@ Status make_tensors(const ModelDescription& description, const VersionParts& par
     });
     const std::size_t begin = layout.parts[batch.part_begin].begin, end = layout.parts[batch.part_end - 1].end;
     for (std::size_t region = begin; region < end; ++region) made[region] = (*parts.history)[region];
-    for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
-      part = parts.applied + delta + 1;
-      FLOTILLA_RETURN_IF_ERROR(deltas[delta].apply(batch, tensors, made, pool));
+    {
+      DeltaScratch scratch;  // gone before the tensors are used
+      for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
+        part = parts.applied + delta + 1;
+        FLOTILLA_RETURN_IF_ERROR(deltas[delta].apply(batch, tensors, made, pool, scratch));
+      }
     }
     part = 0;
     FLOTILLA_RETURN_IF_ERROR(use(static_cast<TensorIndex>(batch.tensor_begin), tensors));
