@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include <array>
@@ -37,13 +38,22 @@ std::vector<NamedKernels> vector_kernels(bool two_bytes) {
   for (const Isa isa : supported_isas()) {
     if (isa != Isa::kScalar) all.push_back({std::string(isa_name(isa)), kernels_of(isa, two_bytes)});
 #if defined(__x86_64__)
-    if (isa == Isa::kAvx2) {
-      all.push_back({"emulated avx-vnni", emulated_avx_vnni_kernels(two_bytes)});
-      all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
-      all.push_back({"emulated amx", emulated_amx_kernels(two_bytes)});
-    }
+    if (isa == Isa::kAvx2) all.push_back({"emulated avx512", emulated_avx512_kernels(two_bytes)});
 #endif
   }
+  return all;
+}
+
+// With those that differ from others in products of one-byte activations alone.
+std::vector<NamedKernels> product_kernels(bool two_bytes) {
+  std::vector<NamedKernels> all = vector_kernels(two_bytes);
+#if defined(__x86_64__)
+  const std::vector<Isa> isas = supported_isas();
+  if (!two_bytes && std::ranges::find(isas, Isa::kAvx2) != isas.end()) {
+    all.push_back({"emulated avx-vnni", emulated_avx_vnni_kernels(false)});
+    all.push_back({"emulated amx", emulated_amx_kernels(false)});
+  }
+#endif
   return all;
 }
 
@@ -193,7 +203,7 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
       const RandomModel model = random_model(one_layer(cols, 80), 11).value();
       auto expected = PackedWeights::create(model.description, reference).value();
       ASSERT_TRUE(expected.load(source_of(model.state), pool).ok());
-      for (const auto& [name, kernels] : vector_kernels(two_bytes)) {
+      for (const auto& [name, kernels] : product_kernels(two_bytes)) {
         SCOPED_TRACE(name + " cols " + std::to_string(cols));
         auto packed = PackedWeights::create(model.description, kernels).value();
         ASSERT_TRUE(packed.load(source_of(model.state), pool).ok());
@@ -205,7 +215,10 @@ TEST(Kernels, QuantisedRowsAndProductsAgreeWithTheReferenceForEveryShape) {
         const std::int64_t groups = groups_of(cols);
         std::vector<std::int64_t> counts(17);
         std::iota(counts.begin(), counts.end(), 1);
-        if (cols == 832) counts = {1, 5, 7, 12, 31, 32, 33, 255, 256, 257, 263};
+        if (cols == 832) counts = {1, 5, 7, 12, 31, 33, 255, 256, 257, 263};
+        // Emulated ones have no tile of more than 16 rows, and are slow under an emulator of processors.
+        if (name.starts_with("emulated")) counts = {17};
+        if (name.starts_with("emulated") && cols <= 144) counts = {1, 3, 6, 15, 17, 33};
         for (const std::int64_t rows : counts) {
           const auto x = random_values(static_cast<std::uint64_t>(rows), rows * cols, 10);
           const auto run = [&](const KernelTable& table, const PackedMatrix& w, bool add) {
@@ -288,13 +301,13 @@ TEST(Kernels, ProductsOfTheLargestIntegersAreExact) {
       return bits(out);
     };
     const auto expected = product(scalar_kernels(two_bytes));
-    for (const auto& [name, kernels] : vector_kernels(two_bytes)) EXPECT_EQ(product(kernels), expected) << name;
+    for (const auto& [name, kernels] : product_kernels(two_bytes)) EXPECT_EQ(product(kernels), expected) << name;
   }
 }
 
 TEST(Kernels, QuantisingFindsNanAndInfinityAndKeepsTinyGroupsAtZero) {
   for (const bool two_bytes : {false, true}) {
-    auto all = vector_kernels(two_bytes);
+    auto all = product_kernels(two_bytes);
     all.push_back({"scalar", scalar_kernels(two_bytes)});
     for (const auto& [name, kernels] : all) {
       SCOPED_TRACE(name);
