@@ -1,24 +1,14 @@
 #include <cstdlib>
 
 #include "sync/anchor.h"
+#include "sync/tensors_for_tests.h"
 
 namespace {
 
 using namespace flotilla;
 
 ModelDescription small_model() {
-  ModelDescription description;
-  const auto add = [&](const char* name, TensorKind kind, std::int64_t rows, std::int64_t cols) {
-    TensorSpec spec;
-    spec.name = name;
-    spec.kind = kind;
-    spec.rows = rows;
-    spec.cols = cols;
-    description.tensors.push_back(spec);
-  };
-  add("m", TensorKind::kMatrix, 2, 70);
-  add("v", TensorKind::kVector, 1, 3);
-  return description;
+  return description_of({{"m", TensorKind::kMatrix, 2, 70}, {"v", TensorKind::kVector, 1, 3}});
 }
 
 }  // namespace

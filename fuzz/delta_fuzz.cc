@@ -4,24 +4,14 @@
 #include "sync/apply_delta_for_tests.h"
 #include "sync/delta.h"
 #include "sync/delta_codec1_for_tests.h"
+#include "sync/tensors_for_tests.h"
 
 namespace {
 
 using namespace flotilla;
 
 ModelDescription small_model() {
-  ModelDescription description;
-  const auto add = [&](const char* name, TensorKind kind, std::int64_t rows, std::int64_t cols) {
-    TensorSpec spec;
-    spec.name = name;
-    spec.kind = kind;
-    spec.rows = rows;
-    spec.cols = cols;
-    description.tensors.push_back(spec);
-  };
-  add("matrix", TensorKind::kMatrix, 3, 70);
-  add("vector", TensorKind::kVector, 1, 9);
-  return description;
+  return description_of({{"matrix", TensorKind::kMatrix, 3, 70}, {"vector", TensorKind::kVector, 1, 9}});
 }
 
 GridState small_state(const ModelDescription& description) {

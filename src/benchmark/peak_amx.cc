@@ -2,24 +2,14 @@
 
 #if defined(__AMX_INT8__)
 
+#include "engine/tile_shapes.h"
+
 namespace flotilla {
 namespace {
 
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1;
-  std::uint8_t start = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
 // 16 x 16 dot products of 64 bytes each; what the tiles hold does not matter.
 void dot_tiles(std::int64_t rounds) {
-  TileShapes shapes;
-  for (int tile = 0; tile < 8; ++tile) {
-    shapes.row_bytes[tile] = 64;
-    shapes.rows[tile] = 16;
-  }
+  const TileShapes shapes;
   asm volatile("ldtilecfg %0" ::"m"(shapes));
   for (std::int64_t i = 0; i < rounds; ++i) {
     asm volatile("tdpbssd %tmm6, %tmm4, %tmm0");

@@ -2,11 +2,9 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "base/clock.h"
@@ -75,10 +73,7 @@ Status serve_hub(const HubServeOptions& options) {
   }
   std::fflush(stdout);
 
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  stopped.wait(lock, signals.token(), [] { return false; });
+  signals.wait();
   fmt::print("stopping: requests that are being answered have {} s\n", options.grace_s);
   std::fflush(stdout);
   server->stop(std::chrono::seconds(options.grace_s));

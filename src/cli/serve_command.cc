@@ -2,10 +2,8 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "cli/commands.h"
@@ -56,10 +54,7 @@ Status serve(const ServeOptions& options) {
              engine->usage().blocks_total * kBlockTokens);
   std::fflush(stdout);
 
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  stopped.wait(lock, signals.token(), [] { return false; });
+  signals.wait();
   fmt::print("stopping: requests that are being answered have {} s\n", options.grace_s);
   std::fflush(stdout);
   server->stop(std::chrono::seconds(options.grace_s));

@@ -4,6 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <condition_variable>
+#include <mutex>
+
 namespace flotilla {
 namespace {
 
@@ -27,6 +30,13 @@ StopSignals::StopSignals() {
 StopSignals::~StopSignals() {
   ::pthread_kill(thread_.native_handle(), SIGUSR2);
   thread_.join();
+}
+
+void StopSignals::wait() const {
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock lock(mutex);
+  stopped.wait(lock, token(), [] { return false; });
 }
 
 void StopSignals::watch() {

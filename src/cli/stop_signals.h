@@ -16,6 +16,7 @@ class StopSignals {
 
   std::stop_token token() const { return source_.get_token(); }
   bool stopped() const { return source_.stop_requested(); }
+  void wait() const;  // until one came
 
  private:
   void watch();

@@ -6,18 +6,12 @@
 #include <immintrin.h>
 #endif
 
+#include "engine/tile_shapes.h"
+
 namespace flotilla {
 namespace {
 
-// Eight tiles of 16 rows of 64 bytes. GCC's own intrinsics take literal numbers of tiles only.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1;
-  std::uint8_t start = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
+// GCC's own intrinsics take literal numbers of tiles only.
 #if !defined(FLOTILLA_SIMDE)
 inline void tile_shapes(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
 inline void tile_release() { asm volatile("tilerelease"); }
@@ -147,10 +141,6 @@ void matmul(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
   if (rows == 0) return;
   const auto last = static_cast<std::uint8_t>((rows - 1) % kTileRows + 1);
   TileShapes shapes;
-  for (int tile = 0; tile < 8; ++tile) {
-    shapes.row_bytes[tile] = 64;
-    shapes.rows[tile] = kTileRows;
-  }
   shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = last;
   tile_shapes(shapes);
   std::int64_t panel = panel_begin;

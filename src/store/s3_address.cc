@@ -59,10 +59,10 @@ bool is_region(std::string_view region) {
 
 Result<S3Address> parse_s3_address(std::string_view text) {
   const auto wrong = [&](std::string_view what) {
-    return invalid_argument(
-        fmt::format("'{}': {}; expected s3://BUCKET[/PREFIX][?endpoint=https://HOST:PORT&region=..."
-                    "&style=path|virtual&profile=...&pin=...] or https://HOST[:PORT][?...]",
-                    text, what));
+    return invalid_argument(fmt::format(
+        "'{}': {}; expected s3://BUCKET[/PREFIX][?endpoint=https://HOST:PORT&region=..."
+        "&style=path|virtual&profile=...&pin=...] or https://HOST[:PORT][?...]",
+        text.find('@') == text.npos && text.find("%40") == text.npos ? text : "an address with keys", what));
   };
   S3Address address;
   const std::size_t mark = std::min(text.find('?'), text.size());

@@ -36,6 +36,15 @@ TEST(S3AddressTest, OfAServerHasTheBucketInTheKeys) {
   EXPECT_EQ(parse_s3_address(pinned)->pin, "sha256//JfpDyTVUXrBU6rxcwrVw1PNgPk8l6hEEu5DCTG0QZ2g=");
 }
 
+TEST(S3AddressTest, AnErrorDoesNotRepeatKeys) {
+  for (const char* text : {"https://id:secret@hub.example", "s3://bucket?endpoint=https://id:secret%40hub.example",
+                           "s3://bucket?endpoint=https://id:secret@hub.example&style=none"}) {
+    const Status status = parse_s3_address(text).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(status.message().find("secret"), std::string::npos) << status.message();
+  }
+}
+
 TEST(S3AddressTest, LeavesTheRestToTheSettings) {
   AwsSettings settings;
   settings.region = "auto";

@@ -8,6 +8,7 @@
 #include "model/oracle_for_tests.h"
 #include "sync/anchor.h"
 #include "sync/delta.h"
+#include "sync/tensors_for_tests.h"
 #include "sync/test_model.h"
 
 namespace flotilla {
@@ -70,20 +71,11 @@ TEST_F(DeltaOracle, AnotherReaderFollowsChangesOfEveryKind) {
 
 TEST_F(DeltaOracle, AnotherReaderFollowsWhereTensorsHaveManyParts) {
   FLOTILLA_NEED_ORACLE();
-  ModelDescription description;
-  const auto add = [&](const char* name, TensorKind kind, std::int64_t rows, std::int64_t cols) {
-    TensorSpec spec;
-    spec.name = name;
-    spec.kind = kind;
-    spec.rows = rows;
-    spec.cols = cols;
-    description.tensors.push_back(spec);
-  };
-  add("a", TensorKind::kMatrix, 700, 100);
-  add("norm", TensorKind::kVector, 1, 5000);
-  add("wide", TensorKind::kMatrix, 2100, 2048);
-  add("b", TensorKind::kMatrix, 4000, 1000);
-  add("last", TensorKind::kVector, 1, 70);
+  const ModelDescription description = description_of({{"a", TensorKind::kMatrix, 700, 100},
+                                                       {"norm", TensorKind::kVector, 1, 5000},
+                                                       {"wide", TensorKind::kMatrix, 2100, 2048},
+                                                       {"b", TensorKind::kMatrix, 4000, 1000},
+                                                       {"last", TensorKind::kVector, 1, 70}});
   expect_followed(description, {{.integers = 0.002, .vectors = 0.01}, {.integers = 0.0003, .vectors = 0.01}});
 }
 

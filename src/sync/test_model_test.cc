@@ -1,4 +1,5 @@
 #include "sync/test_model.h"
+#include "sync/tensors_for_tests.h"
 
 #include <algorithm>
 
@@ -26,21 +27,11 @@ std::uint16_t random_scale(PhiloxStream& random) {
 }  // namespace
 
 ModelDescription test_description() {
-  ModelDescription description;
-  const auto add = [&](const char* name, TensorKind kind, std::int64_t rows, std::int64_t cols) {
-    TensorSpec spec;
-    spec.name = name;
-    spec.kind = kind;
-    spec.rows = rows;
-    spec.cols = cols;
-    description.tensors.push_back(spec);
-  };
-  add("embedding", TensorKind::kMatrix, 17, 150);
-  add("norm", TensorKind::kVector, 1, 150);
-  add("q", TensorKind::kMatrix, 5, 64);
-  add("one", TensorKind::kMatrix, 1, 1);
-  add("final_norm", TensorKind::kVector, 1, 3);
-  return description;
+  return description_of({{"embedding", TensorKind::kMatrix, 17, 150},
+                         {"norm", TensorKind::kVector, 1, 150},
+                         {"q", TensorKind::kMatrix, 5, 64},
+                         {"one", TensorKind::kMatrix, 1, 1},
+                         {"final_norm", TensorKind::kVector, 1, 3}});
 }
 
 GridState random_state(const ModelDescription& description, PhiloxStream& random) {
