@@ -288,7 +288,8 @@ class Worker {
         tell("working");
       };
     }
-    if (options_.refill) {
+    // One that began small would stay so for as long as it is refilled: it ends, and the next may be a full one.
+    if (options_.refill && groups >= full_sweep()) {
       hooks.refill = [&]() -> Result<std::optional<SweepItem>> {
         if (!wants_another(watch->head())) return std::optional<SweepItem>();
         FLOTILLA_ASSIGN_OR_RETURN(SweepItem item, begin_group(identities));

@@ -249,6 +249,50 @@ TEST_F(WorkerTest, RefillsASweepUntilNoMoreGroupsAreWanted) {
   EXPECT_EQ(told, 13);
 }
 
+TEST_F(WorkerTest, RefillsNoSweepThatBeganWithFewerGroupsThanItMayHave) {
+  run_.publish();
+  run_.want(1);
+  std::mutex mutex;
+  std::condition_variable changed;
+  int looks = 0;  // at head
+  FaultStore store(*run_.store, {}, 1, [&](const StoreCall& call) {
+    const std::lock_guard lock(mutex);
+    if (call.operation.starts_with("get") && call.key == run_.layout.head()) ++looks;
+    changed.notify_all();
+    return ok_status();
+  });
+  // While its first sweep, of one group, is under way, thousands are wanted.
+  std::once_flag first;
+  const auto want_more = [&] {
+    run_.want(10'000);
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::minutes(1), [&, from = looks] { return looks >= from + 3; }));
+  };
+  class Eager final : public ToyEnvironment {
+   public:
+    explicit Eager(std::function<void()> on_step) : on_step_(std::move(on_step)) {}
+    Result<Transition> step(const Task& task, std::span<const std::string> actions, std::uint64_t seed) const override {
+      on_step_();
+      return ToyEnvironment::step(task, actions, seed);
+    }
+
+   private:
+    std::function<void()> on_step_;
+  };
+  WorkerOptions options = this->options();
+  options.refill = true;
+  options.sweep_groups = 8;
+  options.upload_queue = 100'000;
+  options.open_environment = [&](std::string_view, ByteSpan, const std::filesystem::path&) {
+    return Result<std::unique_ptr<Environment>>(std::make_unique<Eager>([&] { std::call_once(first, want_more); }));
+  };
+  Running worker = start(options, store);
+  ASSERT_TRUE(sink_.wait_for("worker.sweep", 3));
+  ASSERT_TRUE(worker.end().ok());
+  EXPECT_EQ(sink_.events("worker.sweep")[0]["groups"], 1);
+  EXPECT_EQ(sink_.events("worker.sweep")[1]["groups"], 8);
+}
+
 TEST_F(WorkerTest, EndsARefilledSweepForANewVersion) {
   run_.publish();
   run_.want(100'000);
@@ -537,7 +581,7 @@ TEST_F(WorkerTest, TakesLessWhileOthersUseTheMachine) {
   run_.want(10'000);
   WorkerOptions options = this->options();
   options.sweep_groups = 16;
-  options.upload_queue = 100;
+  options.upload_queue = 100'000;  // so that uploads that are slower than the toy limit no sweep
   options.look_interval = milliseconds(0);
   std::atomic<int> phase{0};  // quiet, a foreground load, want of memory
   std::int64_t seconds = 0;
@@ -582,7 +626,7 @@ TEST_F(WorkerTest, AddsNoGroupsToASweepWhileOthersUseTheMachine) {
   WorkerOptions options = this->options();
   options.refill = true;
   options.sweep_groups = 8;
-  options.upload_queue = 100;
+  options.upload_queue = 100'000;  // so that uploads that are slower than the toy limit no sweep
   options.look_interval = milliseconds(0);
   std::atomic<int> phase{0};  // quiet, a foreground load, want of memory
   std::int64_t seconds = 0;
