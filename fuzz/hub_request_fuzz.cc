@@ -36,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const S3Request& wanted = std::get<S3Request>(parsed);
   FLOTILLA_CHECK(wanted.owner.empty() || check_key(wanted.owner).ok());
   FLOTILLA_CHECK(wanted.key.empty() || (check_key(wanted.key).ok() && wanted.key.starts_with(wanted.owner + "/")));
+  FLOTILLA_CHECK(wanted.copy_source.empty() || check_key(wanted.copy_source).ok());
   FLOTILLA_CHECK(wanted.listing.limit <= 1000 && wanted.wait <= kWaitMax && wanted.part_number <= kPartNumberMax);
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1000}, ~std::uint64_t{0}}) {
     if (!wanted.range) break;

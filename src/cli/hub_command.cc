@@ -10,9 +10,11 @@
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/stop_signals.h"
+#include "hub/folder_lock.h"
 #include "hub/hub_server.h"
 #include "hub/hub_service.h"
 #include "hub/token_store.h"
+#include "store/url.h"
 
 namespace flotilla {
 namespace {
@@ -42,10 +44,6 @@ struct HubServeOptions {
   std::int64_t grace_s = 30;
 };
 
-std::string address_text(const std::string& address) {
-  return address.find(':') != std::string::npos ? fmt::format("[{}]", address) : address;
-}
-
 Status serve_hub(const HubServeOptions& options) {
   StopSignals signals;
   const fs::path folder = fs::absolute(options.hub.folder).lexically_normal();
@@ -54,6 +52,7 @@ Status serve_hub(const HubServeOptions& options) {
   if (!fs::is_directory(folder, error)) {
     return not_found(fmt::format("hub folder '{}' does not exist; --create makes it", folder.string()));
   }
+  FLOTILLA_ASSIGN_OR_RETURN(const FileDescriptor lock, lock_hub_folder(folder.string()));
   FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, TokenStore::open(options.hub.state_folder()));
   HubServerOptions server_options = options.server;
   if (options.self_signed) {
@@ -65,8 +64,8 @@ Status serve_hub(const HubServeOptions& options) {
   HubService service(folder.string(), *tokens, metrics, system_clock());
   FLOTILLA_ASSIGN_OR_RETURN(const auto server, HubServer::start(server_options, service, metrics));
   fmt::print("hub {} at {}://{}:{}; metrics at http://{}:{}/metrics\n", folder.string(),
-             server_options.tls ? "https" : "http", address_text(server_options.address), server->port(),
-             address_text(server_options.metrics_address), server->metrics_port());
+             server_options.tls ? "https" : "http", host_text(server_options.address), server->port(),
+             host_text(server_options.metrics_address), server->metrics_port());
   if (server_options.tls) {
     FLOTILLA_ASSIGN_OR_RETURN(const std::string pin, public_key_pin(server_options.tls->certificate));
     fmt::print("certificate {}, pin {}\n", server_options.tls->certificate.string(), pin);
@@ -208,7 +207,9 @@ void add_token_commands(CLI::App* hub, Action& action) {
   add->add_option("--role", options->role,
                   "reader; worker: reads, and writes its own groups, events, claims and status; learner: everything")
       ->capture_default_str();
-  add->add_option("--worker", options->grant.worker, "The worker's id, as flotilla work prints it");
+  add->add_option(
+      "--worker", options->grant.worker,
+      "The worker's id, as flotilla work prints it; without it, the first worker that writes with the token");
   add->add_option("--object-mib", options->object_mib, "Largest object in MiB")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
@@ -220,6 +221,7 @@ void add_token_commands(CLI::App* hub, Action& action) {
       ->check(CLI::Range(0, 1 << 30));
   add->footer(
       "Examples:\n"
+      "  flotilla hub token add /srv/hub ada/demo\n"
       "  flotilla hub token add /srv/hub ada/demo --worker 3df50384cff00060551dc6f0c5a88cdf --quota-mib 4096\n"
       "  flotilla hub token add /srv/hub ada --role learner");
   add->callback([&action, options] { action = [options] { return add_token(*options); }; });

@@ -12,6 +12,7 @@
 #include "serve/generation_service.h"
 #include "serve/http_server.h"
 #include "serve/serve_metrics.h"
+#include "store/url.h"
 
 namespace flotilla {
 namespace {
@@ -48,10 +49,8 @@ Status serve(const ServeOptions& options) {
   HttpOptions http = options.http;
   http.request_timeout = std::chrono::seconds(options.time_limit_s);
   FLOTILLA_ASSIGN_OR_RETURN(const auto server, HttpServer::start(http, model, service, metrics));
-  const bool bare_v6 = http.address.find(':') != std::string::npos;
-  fmt::print("serving {} at http://{}{}{}:{}/v1; a request may hold {} tokens, all together {}\n", model.name,
-             bare_v6 ? "[" : "", http.address, bare_v6 ? "]" : "", server->port(), model.context,
-             engine->usage().blocks_total * kBlockTokens);
+  fmt::print("serving {} at http://{}:{}/v1; a request may hold {} tokens, all together {}\n", model.name,
+             host_text(http.address), server->port(), model.context, engine->usage().blocks_total * kBlockTokens);
   std::fflush(stdout);
 
   signals.wait();

@@ -1,6 +1,7 @@
 #include "hub/access.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,18 +13,21 @@ namespace flotilla {
 namespace {
 
 constexpr std::string_view kRoles[] = {"reader", "worker", "learner"};
+constexpr std::string_view kLearnersEvents = "learner";
 
 bool is_within(std::string_view key, std::string_view scope) {
   return key.size() > scope.size() && key.starts_with(scope) && key[scope.size()] == '/';
 }
 
-// A worker's keys below its run (docs/formats/hub.md).
-bool is_workers_own(std::string_view below_run, std::string_view worker) {
+// Whose a key below a run is (docs/formats/hub.md): a worker's id, empty for claims, which any worker writes; nothing
+// for keys that no worker writes.
+std::optional<std::string_view> writer_of(std::string_view below_run) {
   const std::vector<std::string_view> parts = split_key(below_run);
-  if (parts.size() == 3 && parts[0] == "workers") return parts[1] == worker && parts[2] == "status";
-  if (parts.size() == 3 && parts[0] == "events") return parts[1] == worker;
-  if (parts.size() == 3 && parts[0] == "claims") return true;
-  return parts.size() == 4 && parts[0] == "rollouts" && parts[2] == worker;
+  if (parts.size() == 3 && parts[0] == "workers" && parts[2] == "status") return parts[1];
+  if (parts.size() == 3 && parts[0] == "events" && parts[1] != kLearnersEvents) return parts[1];
+  if (parts.size() == 3 && parts[0] == "claims") return std::string_view();
+  if (parts.size() == 4 && parts[0] == "rollouts") return parts[2];
+  return std::nullopt;
 }
 
 std::string_view below(std::string_view key, std::string_view scope) { return key.substr(scope.size() + 1); }
@@ -48,8 +52,10 @@ Status check_grant(const HubGrant& grant) {
   if (names > 2 || (worker && names != 2)) {
     return invalid_argument(fmt::format("scope '{}': expected OWNER/RUN{}", grant.scope, worker ? "" : " or OWNER"));
   }
-  if (worker && (grant.worker.find('/') != std::string::npos || !check_key(grant.worker).ok())) {
-    return invalid_argument("a worker's token needs the worker's id, as flotilla work prints it");
+  if (worker && !grant.worker.empty() &&
+      (grant.worker.find('/') != std::string::npos || grant.worker == kLearnersEvents ||
+       !check_key(grant.worker).ok())) {
+    return invalid_argument(fmt::format("'{}' is no worker's id; flotilla work prints it", grant.worker));
   }
   if (!worker && !grant.worker.empty()) return invalid_argument("only a worker's token has a worker's id");
   return ok_status();
@@ -65,11 +71,16 @@ Status check_access(const HubGrant& grant, HubAction action, std::string_view ke
     return permission_denied(
         fmt::format("the token of a {} may not {}", role, action == HubAction::kRemove ? "remove objects" : "write"));
   }
-  if (!is_workers_own(below(key, grant.scope), grant.worker)) {
-    return permission_denied(
-        fmt::format("worker {} writes its own groups, events, claims and status only", grant.worker));
+  const auto writer = writer_of(below(key, grant.scope));
+  if (!writer || !(writer->empty() || grant.worker.empty() || *writer == grant.worker)) {
+    return permission_denied(fmt::format("a worker{}{} writes its own groups, events, claims and status only",
+                                         grant.worker.empty() ? "" : " ", grant.worker));
   }
   return ok_status();
+}
+
+std::string_view worker_of(const HubGrant& grant, std::string_view key) {
+  return writer_of(below(key, grant.scope)).value_or(std::string_view());
 }
 
 bool writes_once(const HubGrant& grant, std::string_view key) {

@@ -55,11 +55,24 @@ TEST(Access, AWorkersObjectsAreWrittenOnceButForItsStatus) {
   EXPECT_FALSE(writes_once(kLearner, "ada/demo/head"));
 }
 
+TEST(Access, AWorkersTokenWithoutAWorkerIsTheFirstOnesItWritesAs) {
+  const HubGrant unbound{HubRole::kWorker, "ada/demo", {}};
+  EXPECT_TRUE(may(unbound, HubAction::kWrite, "ada/demo/workers/w1/status"));
+  EXPECT_TRUE(may(unbound, HubAction::kWrite, "ada/demo/claims/3/7"));
+  EXPECT_FALSE(may(unbound, HubAction::kWrite, "ada/demo/head"));
+  EXPECT_FALSE(may(unbound, HubAction::kWrite, "ada/demo/events/learner/0")) << "the learner's";
+  EXPECT_EQ(worker_of(unbound, "ada/demo/workers/w1/status"), "w1");
+  EXPECT_EQ(worker_of(unbound, "ada/demo/events/w2/0"), "w2");
+  EXPECT_EQ(worker_of(unbound, "ada/demo/rollouts/0000000001/w3/g"), "w3");
+  EXPECT_EQ(worker_of(unbound, "ada/demo/claims/3/7"), "");
+}
+
 TEST(Access, AGrantNamesARunAndItsWorker) {
   EXPECT_TRUE(check_grant(kWorker).ok());
   EXPECT_TRUE(check_grant(kOwner).ok());
+  EXPECT_TRUE(check_grant({HubRole::kWorker, "ada/demo", ""}).ok());
   for (const HubGrant& wrong :
-       {HubGrant{HubRole::kWorker, "ada", "w1"}, HubGrant{HubRole::kWorker, "ada/demo", ""},
+       {HubGrant{HubRole::kWorker, "ada", "w1"}, HubGrant{HubRole::kWorker, "ada/demo", "learner"},
         HubGrant{HubRole::kWorker, "ada/demo", "w/1"}, HubGrant{HubRole::kReader, "ada/demo", "w1"},
         HubGrant{HubRole::kReader, "", ""}, HubGrant{HubRole::kReader, "ada/..", ""},
         HubGrant{HubRole::kReader, "ada/demo/head", ""}}) {

@@ -9,10 +9,23 @@ namespace {
 constexpr std::chrono::seconds kRepetitionTime{5};
 constexpr std::uint64_t kXmlBytesMax = 2 << 20;  // 1,000 keys of 512 bytes, or 10,000 parts
 
+// The request makes or changes an object, now or later.
+bool writes(const S3Request& request) {
+  switch (request.operation) {
+    case S3Operation::kPut:
+    case S3Operation::kCopy:
+    case S3Operation::kStartUpload:
+    case S3Operation::kUploadPart:
+    case S3Operation::kCompleteUpload: return true;
+    default: return false;
+  }
+}
+
 // The request could change something once more if it came again.
 bool repeats(const Admitted& admitted) {
   switch (admitted.request.operation) {
     case S3Operation::kPut:
+    case S3Operation::kCopy:
     case S3Operation::kCompleteUpload:
       return !admitted.request.if_none_match && !writes_once(admitted.token.grant, admitted.request.key);
     case S3Operation::kDelete:
@@ -43,6 +56,7 @@ Status check_request_access(const HubToken& token, const S3Request& request) {
   switch (request.operation) {
     case S3Operation::kListBuckets: return ok_status();
     case S3Operation::kHeadBucket:
+    case S3Operation::kListUploads:  // of the token's own
     case S3Operation::kCreateBucket:
     case S3Operation::kDeleteObjects:
     case S3Operation::kBucketLocation:
@@ -53,6 +67,9 @@ Status check_request_access(const HubToken& token, const S3Request& request) {
     case S3Operation::kGet:
     case S3Operation::kHead: return check_access(grant, HubAction::kRead, request.key);
     case S3Operation::kDelete: return check_access(grant, HubAction::kRemove, request.key);
+    case S3Operation::kCopy:
+      FLOTILLA_RETURN_IF_ERROR(check_access(grant, HubAction::kRead, request.copy_source));
+      return check_access(grant, HubAction::kWrite, request.key);
     case S3Operation::kPut:
     case S3Operation::kStartUpload:
     case S3Operation::kUploadPart:
@@ -105,6 +122,13 @@ std::variant<Admitted, Refusal> Admission::admit(SigV4Request request, std::stri
     return refuse(403, "AccessDenied", "this signature has been used: a request is made once", id);
   }
   if (auto error = check_size(wanted, token->limits)) return Refusal{*std::move(error), id};
+  HubGrant& grant = token->grant;
+  if (grant.role == HubRole::kWorker && grant.worker.empty() && writes(wanted)) {
+    grant.worker = worker_of(grant, wanted.key);
+    const Status bound = grant.worker.empty() ? ok_status() : tokens_.bind_worker(id, grant.worker);
+    if (bound.code() == StatusCode::kPermissionDenied) return refuse(403, "AccessDenied", bound.message(), id);
+    if (!bound.ok()) return Refusal{s3_error_of(bound), id};
+  }
   return Admitted{std::move(wanted), *std::move(token), *std::move(secret), *std::move(claim)};
 }
 

@@ -55,6 +55,7 @@ constexpr std::chrono::seconds kDrainTime{5};
 constexpr std::chrono::seconds kGoodbyeTime{1};  // for both sides to end TLS
 constexpr std::chrono::minutes kMaintenance{10};
 constexpr int kMetricsClientsMax = 32;
+constexpr int kTooSlow = 408;  // not sent: who is that slow does not read it
 #ifdef POLLRDHUP
 constexpr short kLeft = POLLRDHUP | POLLHUP | POLLERR;
 #else
@@ -192,8 +193,10 @@ class StreamSession final : public Session {
     parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the service decides that
     co_await http::async_read_header(stream_, buffer_, parser, into(error));
     if (error) {
-      const auto refusal = refusal_of(error);
-      if (refusal) co_await send(error_answer(*refusal, "", ""), false, false);
+      if (const auto refusal = refusal_of(error)) {
+        shared_.service.refused(peer_, *refusal);
+        if (refusal->http_status != kTooSlow) co_await send(error_answer(*refusal, "", ""), false, false);
+      }
       co_return false;
     }
     const auto& request = parser.get();
@@ -205,6 +208,7 @@ class StreamSession final : public Session {
     }
     if (head.headers.size() > kHeadersMax) {
       const S3Error flood{431, "RequestHeaderSectionTooLarge", fmt::format("more than {} headers", kHeadersMax)};
+      shared_.service.refused(peer_, flood);
       co_await send(error_answer(flood, "", ""), false, false);
       co_return false;
     }
@@ -244,9 +248,14 @@ class StreamSession final : public Session {
       return S3Error{431, "RequestHeaderSectionTooLarge",
                      fmt::format("more than {} bytes of headers", kHeaderBytesMax)};
     }
+    if (error == beast::error::timeout) return too_slow("its head");
     const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
     if (gone || error.category() != make_error_code(http::error::bad_method).category()) return std::nullopt;
     return S3Error{400, "InvalidRequest", "this is not HTTP: " + error.message()};
+  }
+
+  static S3Error too_slow(std::string_view what) {
+    return {kTooSlow, "RequestTimeout", fmt::format("{} does not come to its end", what)};
   }
 
   // The client cannot be told apart from one that waits, except by this.
@@ -271,7 +280,11 @@ class StreamSession final : public Session {
       error_code error;
       co_await http::async_read_some(stream_, buffer_, parser, into(error));
       if (error == http::error::need_buffer) error = {};
-      if (error || Clock::now() > deadline) co_return false;
+      if (error == beast::error::timeout || (!error && Clock::now() > deadline)) {
+        shared_.service.refused(peer_, too_slow("its body"));
+        co_return false;
+      }
+      if (error) co_return false;
       const std::size_t count = piece.size() - parser.get().body().size;
       if (count > 0 && !call.take(ByteSpan(piece).first(count))) co_return true;
     }
@@ -453,7 +466,7 @@ class BeastHubServer final : public HubServer {
       if (error) continue;
       std::string peer = endpoint.address().to_string();
       if (!enter(peer)) {
-        shared_.metrics.connection_refused();
+        shared_.service.connection_refused(peer);
         continue;
       }
       socket.set_option(tcp::no_delay(true), error);

@@ -140,6 +140,33 @@ TEST_F(HubServerTest, WhoSendsNothingIsLeftAlone) {
   const std::string put = request("PUT", "/ada/demo/x", "12345");
   EXPECT_EQ(ask(put.substr(0, put.size() - 1)), "");
   EXPECT_TRUE(eventually([&] { return std::filesystem::is_empty(root_ + "/@store/partial"); }));
+  EXPECT_THAT(service_.metrics_text(), HasSubstr("flotilla_hub_refused_total{code=\"RequestTimeout\"} 2\n"))
+      << "a head and a body; a connection that is idle is no request";
+}
+
+TEST_F(HubServerTest, WhoDoesNotReadItsAnswerIsLeftAlone) {
+  HubServerOptions options;
+  options.client_timeout = 200ms;
+  start(options);
+  const std::string body(64 << 20, 'x');  // more than the kernel keeps for a client
+  last("PUT", "/ada/demo/large", body);
+  RawClient deaf(server_->port(), true);
+  deaf.send(request("GET", "/ada/demo/large"));
+  EXPECT_TRUE(
+      eventually([&] { return service_.metrics_text().find("flotilla_hub_connections 0\n") != std::string::npos; }));
+  EXPECT_THAT(last("GET", "/ada/demo/none"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST_F(HubServerTest, WhatIsNoRequestIsRefusedAndCounted) {
+  start();
+  std::string flood;
+  for (int i = 0; i < 200; ++i) flood += fmt::format("X-{}: {}\r\n", i, i);
+  EXPECT_THAT(ask("GET /ada HTTP/1.1\r\n" + flood + "\r\n"), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(ask("GET /ada HTTP/1.1\r\nX: " + std::string(20'000, 'x') + "\r\n\r\n"), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(ask("nonsense\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  const std::string counted = service_.metrics_text();
+  EXPECT_THAT(counted, HasSubstr("flotilla_hub_refused_total{code=\"RequestHeaderSectionTooLarge\"} 2\n"));
+  EXPECT_THAT(counted, HasSubstr("flotilla_hub_refused_total{code=\"InvalidRequest\"} 1\n"));
 }
 
 TEST_F(HubServerTest, ABodyThatTricklesIsGivenUpInTheEnd) {

@@ -48,6 +48,24 @@ std::unique_ptr<HubService::Call> HubService::begin(SigV4Request request, std::s
   return call;
 }
 
+// At most a line a minute for each token or stranger and code.
+void HubService::warn(const std::string& who, const std::string& peer, const std::string& what, const S3Error& error) {
+  log_.warn(fmt::format("{} {}", who, error.code),
+            fmt::format("{} ({}): {}: {} {}: {}", who, peer, what, error.http_status, error.code,
+                        error.detail.empty() ? error.message : error.detail),
+            clock_.monotonic());
+}
+
+void HubService::refused(const std::string& peer, const S3Error& error) {
+  metrics_.refused(error.code);
+  warn(peer, peer, "a request", error);
+}
+
+void HubService::connection_refused(const std::string& peer) {
+  metrics_.connection_refused();
+  warn(peer, peer, "a connection", {503, "SlowDown", "there are too many, of this address or of all"});
+}
+
 HubService::Call::Call(HubService& service, std::string method, std::string target, std::string peer)
     : service_(service),
       method_(std::move(method)),
@@ -90,22 +108,24 @@ std::optional<HubAnswer> HubService::Call::answer(bool last) {
     return std::nullopt;
   }
   service_.admission_.took_effect(*admitted_);
+  if (answer.refused) note(*answer.refused, admitted_->token.id);
   return dressed(std::move(answer));
 }
 
-HubAnswer HubService::Call::refuse(const S3Error& error, const std::string& token) {
+void HubService::Call::note(const S3Error& error, const std::string& token) {
   service_.metrics_.refused(error.code);
   // What clients meet in the course of a run is no news.
   const bool usual = error.http_status == 404 || error.http_status == 412 || error.http_status == 409;
   if (!usual) {
-    const std::string who = token.empty() ? peer_ : fmt::format("token {}", token);
     // The query of a presigned URL is a secret.
     const std::string path = target_.substr(0, std::min<std::size_t>(target_.find('?'), 256));
-    service_.log_.warn(fmt::format("{} {}", who, error.code),
-                       fmt::format("{} ({}): {} {}: {} {}: {}", who, peer_, method_.substr(0, 16), path,
-                                   error.http_status, error.code, error.detail.empty() ? error.message : error.detail),
-                       service_.clock_.monotonic());
+    service_.warn(token.empty() ? peer_ : fmt::format("token {}", token), peer_,
+                  fmt::format("{} {}", method_.substr(0, 16), path), error);
   }
+}
+
+HubAnswer HubService::Call::refuse(const S3Error& error, const std::string& token) {
+  note(error, token);
   const std::size_t mark = target_.find('?');
   return dressed(error_answer(error, std::string_view(target_).substr(0, mark), id_));
 }

@@ -33,6 +33,7 @@ class HubService {
    private:
     friend class HubService;
     Call(HubService& service, std::string method, std::string target, std::string peer);
+    void note(const S3Error& error, const std::string& token);
     HubAnswer refuse(const S3Error& error, const std::string& token);
     HubAnswer dressed(HubAnswer answer);
 
@@ -51,12 +52,18 @@ class HubService {
   // `request`: method and headers, names in lower case. `peer`: whom the log names while no token is known.
   std::unique_ptr<Call> begin(SigV4Request request, std::string target, std::string peer);
 
+  // What the server refuses by itself: requests that do not come to a head or an end, and connections.
+  void refused(const std::string& peer, const S3Error& error);
+  void connection_refused(const std::string& peer);
+
   Status maintain(std::time_t now) { return objects_.maintain(now); }
   // Whether the folder is there.
   Status health() const { return objects_.health(); }
   std::string metrics_text() const { return metrics_.text(objects_.used_by_owner()); }
 
  private:
+  void warn(const std::string& who, const std::string& peer, const std::string& what, const S3Error& error);
+
   HubMetrics& metrics_;
   const Clock& clock_;
   Admission admission_;

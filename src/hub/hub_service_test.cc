@@ -280,6 +280,57 @@ TEST_F(HubServiceTest, ListingsComeInPages) {
   EXPECT_THAT(ask(reader_, "GET", "/ada", {}, {}, {{"prefix", "demo/\xC3\xA9"}}).body, HasSubstr("<IsTruncated>false"));
 }
 
+TEST_F(HubServiceTest, AWorkersTokenIsBoundToTheFirstWorkerItWritesAs) {
+  const AwsCredentials fresh = add({HubRole::kWorker, "ada/demo", {}});
+  EXPECT_EQ(ask(fresh, "GET", "/ada/demo/none").status, 404) << "a reading binds nothing";
+  EXPECT_EQ(ask(fresh, "PUT", "/ada/demo/head", "x").status, 403);
+  EXPECT_EQ(ask(fresh, "PUT", "/ada/demo/claims/1/1", "x").status, 200);
+  EXPECT_THAT(ask(fresh, "PUT", "/ada/demo/workers/w1/status", "x").body, HasSubstr("one token a worker"))
+      << "w1 has another";
+  EXPECT_EQ(ask(fresh, "PUT", "/ada/demo/workers/w7/status", "x").status, 200);
+  EXPECT_EQ(tokens_->find(fresh.access_key)->grant.worker, "w7");
+  EXPECT_EQ(ask(fresh, "PUT", "/ada/demo/rollouts/0000000001/w7/g", "x").status, 200);
+  EXPECT_EQ(ask(fresh, "PUT", "/ada/demo/rollouts/0000000001/w8/g", "x").status, 403) << "a second worker";
+  EXPECT_EQ(ask(add({HubRole::kWorker, "ada/demo", {}}), "POST", "/ada/demo/rollouts/0000000001/w7/h", {}, {},
+                {{"uploads", ""}})
+                .status,
+            403);
+}
+
+TEST_F(HubServiceTest, ACopyIsAWriteOfWhatMayBeRead) {
+  const std::string tag = ask(learner_, "PUT", "/ada/demo/a", "12345").header("etag");
+  ask(learner_, "PUT", "/ada/other/secret", "s");
+  const auto copy = [&](const AwsCredentials& who, const std::string& from, const std::string& to,
+                        NamedValues headers = {}) {
+    headers.emplace_back("x-amz-copy-source", from);
+    return ask(who, "PUT", to, {}, std::move(headers));
+  };
+  EXPECT_THAT(copy(learner_, "/ada/demo/a", "/ada/demo/b").body, HasSubstr("<CopyObjectResult"));
+  EXPECT_EQ(ask(reader_, "GET", "/ada/demo/b").body, "12345");
+  EXPECT_EQ(ask(reader_, "GET", "/ada/demo/b").header("etag"), tag);
+  EXPECT_EQ(copy(learner_, "ada/demo/b", "/ada/demo/b").status, 200) << "of itself, as rclone does it";
+  EXPECT_EQ(copy(learner_, "ada/demo/none", "/ada/demo/c").status, 404);
+  EXPECT_EQ(copy(learner_, "ada/demo/a", "/ada/demo/b", {{"if-none-match", "*"}}).status, 412);
+  EXPECT_EQ(copy(worker_, "ada/demo/a", group_).status, 200);
+  EXPECT_EQ(copy(worker_, "ada/demo/a", group_).status, 412) << "each key once";
+  EXPECT_EQ(copy(worker_, "ada/other/secret", group_ + "2").status, 403);
+  EXPECT_EQ(copy(worker_, "ada/demo/a", "/ada/demo/head").status, 403);
+  EXPECT_EQ(copy(reader_, "ada/demo/a", "/ada/demo/c").status, 403);
+  const AwsCredentials small =
+      add({HubRole::kWorker, "ada/demo", "w9"}, {.object_bytes_max = 4, .requests_per_s = 1e6});
+  EXPECT_EQ(copy(small, "ada/demo/a", "/ada/demo/rollouts/0000000001/w9/g").status, 413);
+  ASSERT_TRUE(service_.maintain(std::time(nullptr)).ok());
+  ASSERT_TRUE(tokens_->set_owner("ada", {.bytes_max = 18}).ok());
+  EXPECT_EQ(copy(learner_, "ada/demo/a", "/ada/demo/c").status, 507);
+  EXPECT_EQ(partial_files(), 0u);
+}
+
+TEST_F(HubServiceTest, WhatIsRefusedAmongRemovalsIsCountedAndLogged) {
+  ask(worker_, "POST", "/ada", "<Delete><Object><Key>demo/x</Key></Object><Object><Key>demo/y</Key></Object></Delete>",
+      {}, {{"delete", ""}});
+  EXPECT_THAT(service_.metrics_text(), HasSubstr("flotilla_hub_refused_total{code=\"AccessDenied\"} 1\n"));
+}
+
 TEST_F(HubServiceTest, RemovalsAreDecidedKeyByKey) {
   ask(learner_, "PUT", "/ada/demo/a", "1");
   const std::string body = "<Delete><Object><Key>demo/a</Key></Object><Object><Key>demo/../b</Key></Object></Delete>";
@@ -326,6 +377,38 @@ TEST_F(HubServiceTest, PartsBecomeOneObject) {
   EXPECT_EQ(partial_files(), 0u);
 }
 
+TEST_F(HubServiceTest, ATokenFindsItsOwnUploads) {
+  ask(learner_, "POST", "/ada/demo/big", {}, {}, {{"uploads", ""}});
+  ask(worker_, "POST", group_, {}, {}, {{"uploads", ""}});
+  const auto listed = [&](const AwsCredentials& who, const std::string& prefix) {
+    return ask(who, "GET", "/ada", {}, {}, {{"uploads", ""}, {"prefix", prefix}}).body;
+  };
+  EXPECT_THAT(listed(learner_, ""), HasSubstr("<Upload><Key>demo/big</Key><UploadId>"));
+  EXPECT_THAT(listed(learner_, ""), Not(HasSubstr("rollouts"))) << "another token's";
+  EXPECT_THAT(listed(worker_, "demo/rollouts/"), HasSubstr("<Key>demo/rollouts/0000000001/w1/g</Key>"));
+  EXPECT_THAT(listed(learner_, "demo/c"), Not(HasSubstr("<Upload>")));
+  EXPECT_EQ(ask(worker_, "GET", "/bob", {}, {}, {{"uploads", ""}}).status, 403);
+}
+
+TEST_F(HubServiceTest, JoiningAnUploadKeepsToTheQuota) {
+  ASSERT_TRUE(service_.maintain(std::time(nullptr)).ok());
+  ASSERT_TRUE(tokens_->set_owner("ada", {.bytes_max = 15}).ok());
+  const std::string started = ask(learner_, "POST", "/ada/demo/big", {}, {}, {{"uploads", ""}}).body;
+  const std::string id = started.substr(started.find("<UploadId>") + 10, 32);
+  const auto part =
+      ask(learner_, "PUT", "/ada/demo/big", "12345678", {}, {{"partNumber", "1"}, {"uploadId", id}}).header("etag");
+  const auto complete = [&] {
+    const std::string body = fmt::format(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{}</ETag></Part></CompleteMultipartUpload>",
+        part);
+    return ask(learner_, "POST", "/ada/demo/big", body, {}, {{"uploadId", id}}).status;
+  };
+  EXPECT_EQ(complete(), 507) << "parts and object are there together for a moment";
+  ASSERT_TRUE(tokens_->set_owner("ada", {.bytes_max = 16}).ok());
+  EXPECT_EQ(complete(), 200);
+  EXPECT_THAT(service_.metrics_text(), HasSubstr("flotilla_hub_owner_bytes{owner=\"ada\"} 8\n"));
+}
+
 TEST_F(HubServiceTest, AnUploadThatIsGivenUpOrOldLeavesNothing) {
   const auto start = [&] {
     const std::string body = ask(learner_, "POST", "/ada/demo/big", {}, {}, {{"uploads", ""}}).body;
@@ -353,6 +436,8 @@ TEST_F(HubServiceTest, SizeRateAndQuotaHold) {
   EXPECT_EQ(put("5", "1"), 507);
 
   ASSERT_TRUE(tokens_->set_owner("ada", {.bytes_max = 20}).ok());
+  EXPECT_EQ(ask(learner_, "PUT", "/ada/demo/x", "12345").status, 503) << "nobody has counted yet what is there";
+  ASSERT_TRUE(service_.maintain(std::time(nullptr)).ok());
   EXPECT_EQ(ask(learner_, "PUT", "/ada/demo/x", "123456").status, 507);
   EXPECT_EQ(ask(learner_, "PUT", "/ada/demo/x", "12345").status, 200);
   EXPECT_EQ(ask(learner_, "DELETE", "/ada/demo/x").status, 204);

@@ -54,12 +54,18 @@ void Ledger::settle(const std::string& name, std::uint64_t held, std::int64_t us
   account.held -= std::min(account.held, held);
   const auto now = static_cast<std::int64_t>(account.used) + used;
   account.used = static_cast<std::uint64_t>(std::max<std::int64_t>(now, 0));
+  account.grown += static_cast<std::uint64_t>(std::max<std::int64_t>(used, 0));
 }
 
-void Ledger::set_used(std::map<std::string, std::uint64_t> used) {
+void Ledger::begin_count() {
   const std::lock_guard lock(mutex_);
-  for (auto& [name, account] : accounts_) account.used = 0;
-  for (const auto& [name, bytes] : used) accounts_[name].used = bytes;
+  for (auto& [name, account] : accounts_) account.grown = 0;
+}
+
+void Ledger::set_used(const std::map<std::string, std::uint64_t>& used) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [name, account] : accounts_) account.used = account.grown;
+  for (const auto& [name, bytes] : used) accounts_[name].used += bytes;
 }
 
 std::map<std::string, std::uint64_t> Ledger::used() const {

@@ -44,14 +44,17 @@ class Ledger {
   Status hold(const std::string& name, std::uint64_t bytes, std::uint64_t limit);
   // Gives back what was held, and changes the use.
   void settle(const std::string& name, std::uint64_t held, std::int64_t used);
-  // What a look at the files has found.
-  void set_used(std::map<std::string, std::uint64_t> used);
+  // A look at the files begins; what it has found. What grew meanwhile is added: it may or may not have been seen, and
+  // too much until the next look is better than too little.
+  void begin_count();
+  void set_used(const std::map<std::string, std::uint64_t>& used);
   std::map<std::string, std::uint64_t> used() const;
 
  private:
   struct Account {
     std::uint64_t used = 0;
     std::uint64_t held = 0;
+    std::uint64_t grown = 0;  // since the last begin_count
   };
   mutable std::mutex mutex_;
   std::map<std::string, Account> accounts_;

@@ -44,8 +44,22 @@ TEST(Limits, WhatIsOnItsWayCounts) {
   EXPECT_TRUE(ledger.hold("ada", 1000, 0).ok()) << "without a limit";
   ledger.settle("ada", 1070, -1000);
   EXPECT_EQ(ledger.used()["ada"], 0u) << "never below nothing";
+  ledger.begin_count();
   ledger.set_used({{"ada", 7}});
   EXPECT_EQ(ledger.used()["ada"], 7u);
+}
+
+TEST(Limits, WhatGrowsDuringACountIsNeverMissed) {
+  Ledger ledger;
+  ledger.settle("ada", 0, 50);
+  ledger.begin_count();
+  ledger.settle("ada", 0, 20);
+  ledger.settle("ada", 0, -30);
+  ledger.set_used({{"ada", 50}});
+  EXPECT_EQ(ledger.used()["ada"], 70u) << "the 20 may not be among the 50";
+  ledger.begin_count();
+  ledger.set_used({{"ada", 40}});
+  EXPECT_EQ(ledger.used()["ada"], 40u);
 }
 
 }  // namespace

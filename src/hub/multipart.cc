@@ -70,6 +70,16 @@ Result<std::array<std::string, 2>> read_about(int folder) {
 
 }  // namespace
 
+Status append_all(const OpenFile& source, int file, Sha256& hash, std::string_view where) {
+  for (std::uint64_t offset = 0; offset < source.size; offset += kPieceBytes) {
+    FLOTILLA_ASSIGN_OR_RETURN(const Bytes piece,
+                              read_at(source.fd.get(), offset, std::min(kPieceBytes, source.size - offset), where));
+    hash.update(piece);
+    FLOTILLA_RETURN_IF_ERROR(append(file, piece, where));
+  }
+  return ok_status();
+}
+
 MultipartUploads::Part::~Part() {
   if (partial_.fd.valid() && !partial_.name.empty()) ::unlinkat(folder_.get(), partial_.name.c_str(), 0);
 }
@@ -154,12 +164,7 @@ Result<Sha256Digest> MultipartUploads::join(std::string_view id, const std::vect
     const auto source = is_digest ? open_regular(upload.get(), part_name(part.number, part.etag), "a part")
                                   : Result<OpenFile>(not_found("no digest"));
     if (!source.ok()) return invalid_argument(fmt::format("part {} with this tag is not there", part.number));
-    for (std::uint64_t offset = 0; offset < source->size; offset += kPieceBytes) {
-      FLOTILLA_ASSIGN_OR_RETURN(
-          const Bytes piece, read_at(source->fd.get(), offset, std::min(kPieceBytes, source->size - offset), "a part"));
-      hash.update(piece);
-      FLOTILLA_RETURN_IF_ERROR(append(file, piece, "a joined upload"));
-    }
+    FLOTILLA_RETURN_IF_ERROR(append_all(*source, file, hash, "a part"));
   }
   return hash.finish();
 }

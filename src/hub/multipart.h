@@ -12,6 +12,9 @@
 
 namespace flotilla {
 
+// All of a file to the end of another one, and to a hash.
+Status append_all(const OpenFile& source, int file, Sha256& hash, std::string_view where);
+
 // Uploads in parts, below `root`/@store/uploads: a folder an upload, with a file `@about` that says whose it is and for
 // which key, and one file a part, named by number and SHA-256. They outlive the server. Thread safe.
 class MultipartUploads {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -33,9 +34,31 @@ bool ages(std::string_view key) {
 ObjectService::ObjectService(std::string root, TokenStore& tokens)
     : tokens_(tokens), tree_(std::move(root)), uploads_(tree_) {}
 
-ObjectService::Incoming::~Incoming() {
-  service_.owners_.settle(owner_, held_, 0);
-  service_.writers_.settle(token_, held_, 0);
+ObjectService::Held::~Held() {
+  if (!owner_.empty()) service_.owners_.settle(owner_, bytes_, 0);
+  if (!token_.empty()) service_.writers_.settle(token_, bytes_, 0);
+}
+
+std::optional<S3Error> ObjectService::Held::of_owner(const std::string& owner, std::uint64_t bytes) {
+  const auto limits = service_.tokens_.owner(owner);
+  if (!limits.ok()) return s3_error_of(limits.status());
+  if (limits->bytes_max > 0 && !service_.counted_) {
+    return S3Error{503, "SlowDown", "what the owner has is being counted; come again"};
+  }
+  if (const Status held = service_.owners_.hold(owner, bytes, limits->bytes_max); !held.ok()) return s3_error_of(held);
+  owner_ = owner;
+  bytes_ = bytes;
+  return std::nullopt;
+}
+
+std::optional<S3Error> ObjectService::Held::of_token(const HubToken& token, std::uint64_t bytes) {
+  const std::uint64_t written_max = token.limits.written_bytes_max;
+  const std::uint64_t left = written_max - std::min(written_max, token.written_bytes);
+  if (written_max > 0 && left == 0) return S3Error{507, "QuotaExceeded", "the token has written all that it may"};
+  if (const Status held = service_.writers_.hold(token.id, bytes, left); !held.ok()) return s3_error_of(held);
+  token_ = token.id;
+  bytes_ = bytes;
+  return std::nullopt;
 }
 
 S3Result<std::unique_ptr<ObjectService::Incoming>> ObjectService::begin(const Admitted& admitted) {
@@ -50,17 +73,9 @@ S3Result<std::unique_ptr<ObjectService::Incoming>> ObjectService::begin(const Ad
     return incoming;
   }
 
-  const auto limits = tokens_.owner(request.owner);
-  if (!limits.ok()) return s3_error_of(limits.status());
   const std::uint64_t bytes = request.body.bytes;
-  if (const Status held = owners_.hold(request.owner, bytes, limits->bytes_max); !held.ok()) return s3_error_of(held);
-  incoming->owner_ = request.owner;
-  incoming->held_ = bytes;
-  const std::uint64_t written_max = admitted.token.limits.written_bytes_max;
-  const std::uint64_t left = written_max - std::min(written_max, admitted.token.written_bytes);
-  if (written_max > 0 && left == 0) return S3Error{507, "QuotaExceeded", "the token has written all that it may"};
-  if (const Status held = writers_.hold(admitted.token.id, bytes, left); !held.ok()) return s3_error_of(held);
-  incoming->token_ = admitted.token.id;
+  if (auto refused = incoming->held_.of_owner(request.owner, bytes)) return *refused;
+  if (auto refused = incoming->held_.of_token(admitted.token, bytes)) return *refused;
 
   int file = -1;
   if (request.operation == S3Operation::kPut) {
@@ -108,12 +123,16 @@ S3Result<HubAnswer> ObjectService::finish(const Admitted& admitted, Incoming& in
   } else if (auto refused = place(admitted, std::get<DirectoryTree::Upload>(incoming.target_), request.body.bytes)) {
     return *refused;
   }
-  if (const Status counted = tokens_.add_written(admitted.token.id, request.body.bytes); !counted.ok()) {
-    log_warning("hub", "what token {} has written was not counted: {}", admitted.token.id, counted.to_string());
-  }
+  count_written(admitted.token.id, request.body.bytes);
   HubAnswer answer;
   answer.headers = tag_header(digest->to_hex());
   return answer;
+}
+
+void ObjectService::count_written(const std::string& token, std::uint64_t bytes) {
+  if (const Status counted = tokens_.add_written(token, bytes); !counted.ok()) {
+    log_warning("hub", "what token {} has written was not counted: {}", token, counted.to_string());
+  }
 }
 
 S3Result<HubAnswer> ObjectService::answer(const Admitted& admitted) {
@@ -130,6 +149,8 @@ S3Result<HubAnswer> ObjectService::answer(const Admitted& admitted) {
     case S3Operation::kStartUpload: return start_upload(admitted);
     case S3Operation::kListParts: return list_parts(admitted);
     case S3Operation::kAbortUpload: return abort_upload(admitted);
+    case S3Operation::kListUploads: return list_uploads(admitted);
+    case S3Operation::kCopy: return copy(admitted);
     case S3Operation::kPut:
     case S3Operation::kUploadPart:
     case S3Operation::kDeleteObjects:
@@ -236,16 +257,23 @@ S3Result<HubAnswer> ObjectService::remove_many(const Admitted& admitted, std::st
   const auto wanted = read_delete_body(body);
   if (!wanted.ok()) return S3Error{400, "MalformedXML", wanted.status().message()};
   std::vector<Deletion> deletions;
+  std::optional<S3Error> refused;
   for (const std::string& below : wanted->keys) {
     Deletion one{below, std::nullopt};
     const std::string key = fmt::format("{}/{}", admitted.request.owner, below);
     Status status = check_key(key);
     if (status.ok()) status = check_access(admitted.token.grant, HubAction::kRemove, key);
     if (status.ok()) status = remove_object(key);
-    if (!status.ok()) one.error = s3_error_of(status);
+    if (!status.ok()) {
+      one.error = s3_error_of(status);
+      if (!refused) refused = one.error;
+      if (refused->detail == status.message()) refused->detail = fmt::format("{}: {}", below, status.message());
+    }
     deletions.push_back(std::move(one));
   }
-  return xml_answer(200, deletions_xml(deletions, wanted->quiet));
+  HubAnswer answer = xml_answer(200, deletions_xml(deletions, wanted->quiet));
+  answer.refused = std::move(refused);
+  return answer;
 }
 
 std::uint64_t ObjectService::upload_bytes(const std::string& id) const {
@@ -283,6 +311,8 @@ S3Result<HubAnswer> ObjectService::complete_upload(const Admitted& admitted, std
   if (!wanted.ok()) return S3Error{400, "MalformedXML", wanted.status().message()};
   if (!uploads_.check(request.upload_id, request.key, admitted.token.id).ok()) return no_such_upload();
   if (auto refused = check_place(admitted)) return *refused;
+  Held held(*this);  // until the parts go, the disk has them twice
+  if (auto refused = held.of_owner(request.owner, upload_bytes(request.upload_id))) return *refused;
   const auto upload = tree_.begin(request.key);
   if (!upload.ok()) return s3_error_of(upload.status());
   const auto digest = uploads_.join(request.upload_id, *wanted, upload->file());
@@ -313,7 +343,43 @@ S3Result<HubAnswer> ObjectService::abort_upload(const Admitted& admitted) {
   return answer;
 }
 
+S3Result<HubAnswer> ObjectService::list_uploads(const Admitted& admitted) const {
+  const S3Request& request = admitted.request;
+  auto open = uploads_.list();
+  if (!open.ok()) return s3_error_of(open.status());
+  const std::string prefix = fmt::format("{}/{}", request.owner, request.listing.prefix);
+  std::erase_if(*open, [&](const MultipartUploads::Open& upload) {
+    return upload.token != admitted.token.id || !upload.key.starts_with(prefix);
+  });
+  std::ranges::sort(*open, {}, [](const MultipartUploads::Open& upload) { return std::tie(upload.key, upload.id); });
+  return xml_answer(200, uploads_xml(request.owner, request.listing.prefix, *open));
+}
+
+S3Result<HubAnswer> ObjectService::copy(const Admitted& admitted) {
+  const S3Request& request = admitted.request;
+  if (auto refused = check_place(admitted)) return *refused;
+  const auto source = tree_.open(request.copy_source);
+  if (!source.ok()) return s3_error_of(source.status());
+  const std::uint64_t limit = admitted.token.limits.object_bytes_max;
+  if (source->size > limit) {
+    return S3Error{413, "EntityTooLarge", fmt::format("{} bytes; at most {} are taken", source->size, limit)};
+  }
+  Held held(*this);
+  if (auto refused = held.of_owner(request.owner, source->size)) return *refused;
+  if (auto refused = held.of_token(admitted.token, source->size)) return *refused;
+  const auto upload = tree_.begin(request.key);
+  if (!upload.ok()) return s3_error_of(upload.status());
+  Sha256 hash;
+  if (const Status copied = append_all(*source, upload->file(), hash, tree_.where(request.key)); !copied.ok()) {
+    return s3_error_of(copied);
+  }
+  if (auto refused = place(admitted, *upload, source->size)) return *refused;
+  count_written(admitted.token.id, source->size);
+  return xml_answer(200, copied_xml(hash.finish().to_hex(), std::time(nullptr)));
+}
+
 Status ObjectService::maintain(std::time_t now) {
+  owners_.begin_count();
   std::map<std::string, std::uint64_t> used;
   FLOTILLA_ASSIGN_OR_RETURN(const auto open, uploads_.list());
   for (const auto& upload : open) {
@@ -345,7 +411,8 @@ Status ObjectService::maintain(std::time_t now) {
     after = page.next;
   } while (!after.empty());
   if (removed > 0) log_info("hub", "{} objects were older than their owners keep them", removed);
-  owners_.set_used(std::move(used));
+  owners_.set_used(used);
+  counted_ = true;
   return ok_status();
 }
 

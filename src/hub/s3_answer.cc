@@ -107,6 +107,21 @@ std::string parts_xml(std::string_view owner, std::string_view key, std::string_
   return document("ListPartsResult", content);
 }
 
+std::string uploads_xml(std::string_view owner, std::string_view prefix,
+                        const std::vector<MultipartUploads::Open>& uploads) {
+  std::string content = element("Bucket", owner) + element("Prefix", prefix) + element("IsTruncated", "false");
+  for (const auto& upload : uploads) {
+    content += fmt::format("<Upload>{}{}{}{}</Upload>", element("Key", below(upload.key, owner)),
+                           element("UploadId", upload.id), element("StorageClass", "STANDARD"),
+                           element("Initiated", iso_time(upload.started)));
+  }
+  return document("ListMultipartUploadsResult", content);
+}
+
+std::string copied_xml(std::string_view etag, std::time_t modified) {
+  return document("CopyObjectResult", element("LastModified", iso_time(modified)) + element("ETag", quoted(etag)));
+}
+
 std::string completed_xml(std::string_view owner, std::string_view key, std::string_view etag) {
   return document("CompleteMultipartUploadResult", element("Location", fmt::format("/{}", key)) +
                                                        element("Bucket", owner) + element("Key", below(key, owner)) +

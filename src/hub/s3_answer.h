@@ -18,7 +18,8 @@ struct HubAnswer {
   NamedValues headers;
   std::string body;
   std::optional<OpenFile> file;
-  ByteSection section;  // of the file
+  ByteSection section;                  // of the file
+  std::optional<S3Error> refused = {};  // what of the request was refused; its answer says so among other things
 };
 
 HubAnswer xml_answer(int status, std::string xml);
@@ -35,6 +36,9 @@ std::string listing_xml(std::string_view owner, const S3Listing& listing, const 
 std::string started_xml(std::string_view owner, std::string_view key, std::string_view upload_id);
 std::string parts_xml(std::string_view owner, std::string_view key, std::string_view upload_id,
                       const std::vector<MultipartUploads::Known>& parts);
+std::string uploads_xml(std::string_view owner, std::string_view prefix,
+                        const std::vector<MultipartUploads::Open>& uploads);
+std::string copied_xml(std::string_view etag, std::time_t modified);
 std::string completed_xml(std::string_view owner, std::string_view key, std::string_view etag);
 
 struct Deletion {

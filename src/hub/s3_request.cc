@@ -15,7 +15,11 @@ namespace {
 constexpr std::string_view kIgnoredParameters[] = {"x-id", "fetch-owner"};
 // What would change an object in a way that is not done here.
 constexpr std::string_view kRefusedHeaders[] = {
-    "x-amz-copy-source",
+    "x-amz-copy-source-if-match",
+    "x-amz-copy-source-if-none-match",
+    "x-amz-copy-source-if-modified-since",
+    "x-amz-copy-source-if-unmodified-since",
+    "x-amz-copy-source-server-side-encryption-customer-algorithm",
     "x-amz-server-side-encryption",
     "x-amz-server-side-encryption-customer-algorithm",
     "x-amz-tagging",
@@ -77,6 +81,17 @@ std::chrono::seconds read_wait(std::string_view prefer) {
   return std::chrono::seconds(0);
 }
 
+// Of a copy: "/bucket/key" or "bucket/key", encoded, as a key.
+S3Result<std::string> read_copy_source(std::string_view text) {
+  if (text.starts_with('/')) text.remove_prefix(1);
+  if (text.find('?') != text.npos) return not_implemented("a version of an object");
+  const auto decoded = uri_decode(text);
+  if (!decoded.ok() || !check_key(*decoded).ok() || decoded->find('/') == std::string::npos) {
+    return error(400, "InvalidArgument", "x-amz-copy-source: expected BUCKET/KEY");
+  }
+  return *decoded;
+}
+
 std::optional<S3Error> read_body(const SigV4Request& request, bool has_body, S3Body& body) {
   // Only aws-chunked says how long it is without Content-Length.
   body.chunked = header_of(request, "x-amz-content-sha256").starts_with("STREAMING-");
@@ -131,7 +146,9 @@ std::string_view s3_operation_name(S3Operation operation) {
                                                              "UploadPart",
                                                              "ListParts",
                                                              "CompleteMultipartUpload",
-                                                             "AbortMultipartUpload"};
+                                                             "AbortMultipartUpload",
+                                                             "ListMultipartUploads",
+                                                             "CopyObject"};
   return kNames[static_cast<std::size_t>(operation)];
 }
 
@@ -184,7 +201,11 @@ S3Result<S3Request> parse_s3_request(const SigV4Request& request, std::string_vi
     if (method == "HEAD") operation = S3Operation::kHeadBucket;
     if (put) operation = S3Operation::kCreateBucket;
     if (post && value_of("delete")) operation = S3Operation::kDeleteObjects;
-    if (get) operation = value_of("location") ? S3Operation::kBucketLocation : S3Operation::kList;
+    if (get) {
+      operation = value_of("location")  ? S3Operation::kBucketLocation
+                  : value_of("uploads") ? S3Operation::kListUploads
+                                        : S3Operation::kList;
+    }
   } else if (const auto id = value_of("uploadId")) {
     parsed.upload_id = *id;
     if (put) operation = S3Operation::kUploadPart;
@@ -193,7 +214,8 @@ S3Result<S3Request> parse_s3_request(const SigV4Request& request, std::string_vi
     if (method == "DELETE") operation = S3Operation::kAbortUpload;
   } else {
     if (get) operation = S3Operation::kGet;
-    if (put) operation = S3Operation::kPut;
+    const bool copy = !header_of(request, "x-amz-copy-source").empty();
+    if (put) operation = copy ? S3Operation::kCopy : S3Operation::kPut;
     if (method == "HEAD") operation = S3Operation::kHead;
     if (method == "DELETE") operation = S3Operation::kDelete;
     if (post && value_of("uploads")) operation = S3Operation::kStartUpload;
@@ -233,6 +255,21 @@ S3Result<S3Request> parse_s3_request(const SigV4Request& request, std::string_vi
       listing.limit = std::min<std::uint64_t>(*keys, 1000);
     }
   }
+  if (*operation == S3Operation::kListUploads) {
+    parsed.listing.prefix = value_of("prefix").value_or("");
+    value_of("max-uploads");    // a token has few: all are listed
+    value_of("encoding-type");  // nothing in a key would be encoded
+    for (const char* name : {"key-marker", "upload-id-marker", "delimiter"}) {
+      if (const auto value = value_of(name); value && !value->empty()) return not_implemented(name);
+    }
+  }
+  if (*operation == S3Operation::kCopy) {
+    auto source = read_copy_source(header_of(request, "x-amz-copy-source"));
+    if (auto* refused = std::get_if<S3Error>(&source)) return *refused;
+    parsed.copy_source = std::get<std::string>(std::move(source));
+  } else if (!header_of(request, "x-amz-copy-source").empty()) {
+    return not_implemented("a part that is copied");
+  }
   if (*operation == S3Operation::kListParts) {
     value_of("max-parts");  // all are listed
     if (const auto marker = value_of("part-number-marker"); marker && *marker != "0") {
@@ -257,10 +294,13 @@ S3Result<S3Request> parse_s3_request(const SigV4Request& request, std::string_vi
   parsed.wait = read_wait(header_of(request, "prefer"));
   const bool has_body = *operation == S3Operation::kPut || *operation == S3Operation::kUploadPart ||
                         *operation == S3Operation::kDeleteObjects || *operation == S3Operation::kCompleteUpload;
-  const bool may_have_body = has_body || *operation == S3Operation::kCreateBucket;
-  if (may_have_body && !has_body && header_of(request, "content-length").empty()) return parsed;
-  if (auto refused = read_body(request, may_have_body, parsed.body)) return *refused;
-  const bool conditional_write = *operation == S3Operation::kPut || *operation == S3Operation::kCompleteUpload;
+  const bool may_have_body = has_body || *operation == S3Operation::kCreateBucket || *operation == S3Operation::kCopy;
+  const bool bodiless = may_have_body && !has_body && header_of(request, "content-length").empty();
+  if (!bodiless) {
+    if (auto refused = read_body(request, may_have_body, parsed.body)) return *refused;
+  }
+  const bool conditional_write =
+      *operation == S3Operation::kPut || *operation == S3Operation::kCopy || *operation == S3Operation::kCompleteUpload;
   if (conditional_write && parsed.if_none_match && *parsed.if_none_match != "*") {
     return not_implemented("a write with If-None-Match other than *");
   }

@@ -29,8 +29,10 @@ enum class S3Operation {
   kListParts,
   kCompleteUpload,
   kAbortUpload,
+  kListUploads,
+  kCopy,
 };
-inline constexpr int kS3Operations = 15;
+inline constexpr int kS3Operations = 17;
 // "PutObject"
 std::string_view s3_operation_name(S3Operation operation);
 
@@ -60,9 +62,10 @@ struct S3Body {
 
 struct S3Request {
   S3Operation operation = S3Operation::kGet;
-  std::string owner;  // the bucket
-  std::string key;    // "<owner>/<run>/...", as in the folder; empty without an object
-  S3Listing listing;
+  std::string owner;        // the bucket
+  std::string key;          // "<owner>/<run>/...", as in the folder; empty without an object
+  S3Listing listing;        // of uploads only the prefix
+  std::string copy_source;  // a key
   std::string upload_id;
   int part_number = 0;
   std::optional<std::string> if_match;  // lists of tags as they were sent

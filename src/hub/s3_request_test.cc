@@ -45,6 +45,7 @@ TEST(S3Request, PathMethodAndParametersSayWhatIsAskedFor) {
       {"POST", "/ada/run/x?uploads", S3Operation::kStartUpload},
       {"GET", "/ada/run/x?uploadId=1", S3Operation::kListParts},
       {"DELETE", "/ada/run/x?uploadId=1", S3Operation::kAbortUpload},
+      {"GET", "/ada?uploads&prefix=run/&max-uploads=1000", S3Operation::kListUploads},
       {"GET", "/ada/run/head?x-id=GetObject&X-Amz-Signature=0", S3Operation::kGet},
   };
   for (const auto& [method, target, operation] : cases) {
@@ -83,13 +84,31 @@ TEST(S3Request, WhatIsNotDoneIsRefusedAndNotIgnored) {
     headers.emplace_back("content-length", "1");
     return refused("PUT", "/ada/run/x", std::move(headers));
   };
-  EXPECT_EQ(put({{"x-amz-copy-source", "a"}}), "501 NotImplemented");
+  EXPECT_EQ(put({{"x-amz-copy-source", "ada/run/y?versionId=1"}}), "501 NotImplemented");
+  EXPECT_EQ(put({{"x-amz-copy-source", "ada/run/y"}, {"x-amz-copy-source-if-match", "\"a\""}}), "501 NotImplemented");
+  EXPECT_EQ(refused("PUT", "/ada/run/x?uploadId=1&partNumber=1", {{"x-amz-copy-source", "ada/run/y"}}),
+            "501 NotImplemented");
+  EXPECT_EQ(refused("GET", "/ada?uploads&key-marker=x"), "501 NotImplemented");
   EXPECT_EQ(put({{"x-amz-acl", "public-read"}}), "501 NotImplemented");
   EXPECT_EQ(put({{"x-amz-acl", "private"}}), "accepted");
   EXPECT_EQ(put({{"if-none-match", "\"a\""}}), "501 NotImplemented");
   EXPECT_EQ(put({{"if-none-match", "*"}, {"if-match", "\"a\""}}), "400 InvalidArgument");
   EXPECT_EQ(put({{"x-amz-checksum-blake3", "a"}}), "501 NotImplemented");
   EXPECT_EQ(refused("DELETE", "/ada/run/x", {{"if-match", "\"a\""}}), "501 NotImplemented");
+}
+
+TEST(S3Request, ACopyNamesWhatItIsOf) {
+  const auto source = [](const char* text) {
+    const S3Request request = parsed("PUT", "/ada/run/x", {{"x-amz-copy-source", text}});
+    EXPECT_EQ(request.operation, S3Operation::kCopy);
+    return request.copy_source;
+  };
+  EXPECT_EQ(source("/ada/run/y"), "ada/run/y");
+  EXPECT_EQ(source("ada/run/y"), "ada/run/y");
+  EXPECT_EQ(source("ada%2Frun%2Fy"), "ada/run/y");  // as some SDKs send it
+  for (const char* text : {"a", "/", "ada/../bob/y", "ada/%2e%2e/y", "ada/@store/y", "//ada/run/y", "ada/run/%zz"}) {
+    EXPECT_EQ(refused("PUT", "/ada/run/x", {{"x-amz-copy-source", text}}), "400 InvalidArgument") << text;
+  }
 }
 
 TEST(S3Request, ParametersAreChecked) {

@@ -205,6 +205,18 @@ class SqliteTokens final : public TokenStore {
     return secret;
   }
 
+  Status bind_worker(std::string_view id, std::string_view worker) override {
+    const std::lock_guard lock(mutex_);
+    // One statement: of several that come at once, one finds the worker empty.
+    Statement update(database_.get(),
+                     "UPDATE tokens SET worker = ?1 WHERE id = ?2 AND role = 'worker' AND worker IN ('', ?1)"
+                     " AND (worker = ?1 OR NOT EXISTS (SELECT 1 FROM tokens AS other WHERE other.worker = ?1"
+                     " AND other.role = 'worker' AND other.scope = tokens.scope AND other.revoked = 0))");
+    FLOTILLA_RETURN_IF_ERROR(update.bind(worker).bind(id).step().status());
+    if (sqlite3_changes(database_.get()) > 0) return ok_status();
+    return permission_denied(fmt::format("this token is not worker {}'s: one token a worker", worker));
+  }
+
   Status add_written(std::string_view id, std::uint64_t bytes) override {
     const std::lock_guard lock(mutex_);
     Statement update(database_.get(), "UPDATE tokens SET written_bytes = written_bytes + ? WHERE id = ?");

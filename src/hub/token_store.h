@@ -54,6 +54,9 @@ class TokenStore {
   virtual Result<HubToken> find(std::string_view id) = 0;
   // internal_error when the key is not the one that the token was made with.
   virtual Result<std::string> secret_of(std::string_view id) = 0;
+  // Binds a worker's token that has no worker yet to this one. permission_denied when it is another's already, or the
+  // worker has a token of this run that is not revoked.
+  virtual Status bind_worker(std::string_view id, std::string_view worker) = 0;
   // Counts bytes that the token has written.
   virtual Status add_written(std::string_view id, std::uint64_t bytes) = 0;
 

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "base/files.h"
 
@@ -99,6 +102,33 @@ TEST_F(TokenStoreTest, BytesAndLimitsAreKept) {
   EXPECT_EQ(open()->owner("ada")->bytes_max, 100u);
   EXPECT_EQ(open()->owner("ada")->keep_days, 3);
   EXPECT_EQ(open()->set_owner("ada/demo", {}).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(TokenStoreTest, ATokenIsBoundToTheFirstWorkerAndAWorkerToOneToken) {
+  const auto store = open();
+  const auto add = [&](const std::string& scope, const std::string& worker) {
+    return store->add({HubRole::kWorker, scope, worker}, {}).value().token.id;
+  };
+  const std::string first = add("ada/demo", ""), second = add("ada/demo", "");
+  std::atomic<int> bound = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&, i] { bound += open()->bind_worker(first, fmt::format("w{}", i)).ok(); });
+    }
+  }
+  EXPECT_EQ(bound, 1);
+  const std::string worker = store->find(first)->grant.worker;
+  EXPECT_TRUE(store->bind_worker(first, worker).ok()) << "again";
+  EXPECT_EQ(store->bind_worker(first, "other").code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(store->bind_worker(second, worker).code(), StatusCode::kPermissionDenied) << "has a token";
+  EXPECT_TRUE(store->bind_worker(add("ada/other", ""), worker).ok()) << "of another run";
+  EXPECT_TRUE(store->revoke(first).ok());
+  EXPECT_TRUE(store->bind_worker(second, worker).ok()) << "its token was revoked";
+  EXPECT_TRUE(store->bind_worker(add("ada/demo", worker), worker).ok())
+      << "made for it, to take the place of the other";
+  const auto reader = store->add({HubRole::kReader, "ada/demo", ""}, {}).value().token.id;
+  EXPECT_EQ(store->bind_worker(reader, "w").code(), StatusCode::kPermissionDenied);
 }
 
 TEST_F(TokenStoreTest, ThoseWhoBeginTogetherHaveOneKey) {

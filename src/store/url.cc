@@ -49,9 +49,11 @@ bool matches(std::string_view host, std::string_view pattern) {
 
 }  // namespace
 
-std::string Url::host_and_port() const {
-  return host.find(':') == host.npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+std::string host_text(std::string_view host) {
+  return host.find(':') == host.npos ? std::string(host) : fmt::format("[{}]", host);
 }
+
+std::string Url::host_and_port() const { return fmt::format("{}:{}", host_text(host), port); }
 
 std::string Url::authority() const {
   const std::string whole = host_and_port();

@@ -26,6 +26,9 @@ struct Url {
   std::string text() const;  // without user and password
 };
 
+// A host as it stands in a URL: an IPv6 address in brackets.
+std::string host_text(std::string_view host);
+
 // invalid_argument for anything else; a query or a fragment too. Never quotes a password.
 Result<Url> parse_url(std::string_view text);
 

@@ -19,13 +19,13 @@ import urllib.error
 import urllib.request
 from unittest import mock
 
-from fleet import BIN, VENV
+from fleet import BIN, ROOT, VENV
 
 if pathlib.Path(sys.prefix) != VENV:  # boto3 is in there
     if not (VENV / "bin/python").exists() and "FLOTILLA_VENV" not in os.environ:
         print("skipped: ./run setup installs boto3 and rclone")
         sys.exit(77)
-    os.execv(VENV / "bin/python", [VENV / "bin/python", __file__, *sys.argv[1:]])
+    os.execv(VENV / "bin/python", [VENV / "bin/python", *sys.argv])
 
 import boto3  # noqa: E402
 import botocore.auth  # noqa: E402
@@ -36,6 +36,7 @@ from botocore.exceptions import ClientError  # noqa: E402
 for variable in [name for name in os.environ if name.startswith("AWS_")]:  # they would have a say
     del os.environ[variable]
 
+OPERATIONS, RULES = ROOT / "docs/operations.md", ROOT / "configs/flotilla-hub.rules.yml"
 WORKER = "3df50384cff00060551dc6f0c5a88cdf"
 GROUP = f"demo/rollouts/0000000001/{WORKER}"
 MIB = 1 << 20
@@ -208,6 +209,20 @@ class Tester:
         whole = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
         assert code_of(lambda: self.worker.complete_multipart_upload(**part, MultipartUpload=whole)) == "PreconditionFailed"
 
+    def an_object_is_copied_and_open_uploads_are_listed(self):
+        self.learner.put_object(Bucket="ada", Key="demo/copy/a", Body=b"data")
+        done = self.learner.copy_object(Bucket="ada", Key="demo/copy/b", CopySource={"Bucket": "ada", "Key": "demo/copy/a"})
+        assert done["CopyObjectResult"]["ETag"] == f'"{hashlib.sha256(b"data").hexdigest()}"'
+        self.learner.copy({"Bucket": "ada", "Key": "demo/copy/b"}, "ada", "demo/copy/c")
+        assert self.worker.get_object(Bucket="ada", Key="demo/copy/c")["Body"].read() == b"data"
+        foreign = {"Bucket": "ada", "Key": "other/head"}
+        assert code_of(lambda: self.worker.copy_object(Bucket="ada", Key=f"{GROUP}/c", CopySource=foreign)) == "AccessDenied"
+        upload = self.learner.create_multipart_upload(Bucket="ada", Key="demo/open")["UploadId"]
+        listed = self.learner.list_multipart_uploads(Bucket="ada", Prefix="demo/")["Uploads"]
+        assert [(one["Key"], one["UploadId"]) for one in listed] == [("demo/open", upload)]
+        assert "Uploads" not in self.worker.list_multipart_uploads(Bucket="ada")
+        self.learner.abort_multipart_upload(Bucket="ada", Key="demo/open", UploadId=upload)
+
     def urls_that_were_signed_in_advance_need_no_token(self):
         context = ssl.create_default_context(cafile=self.hub.certificate) if self.hub.certificate else None
 
@@ -340,6 +355,13 @@ class Tester:
             rclone("check", "--download", str(source), "hub:ada/demo/rclone")
             rclone("copy", "hub:ada/demo/rclone", str(pathlib.Path(folder) / "back"))
             assert (pathlib.Path(folder) / "back/large").read_bytes() == content(12 * MIB)
+            rclone("moveto", "hub:ada/demo/rclone/d1/f1", "hub:ada/demo/rclone/moved")
+            rclone("copyto", "hub:ada/demo/rclone/large", "hub:ada/demo/rclone/again")
+            assert self.worker.get_object(Bucket="ada", Key="demo/rclone/moved")["Body"].read() == content(1000)
+            assert self.worker.head_object(Bucket="ada", Key="demo/rclone/again")["ContentLength"] == 12 * MIB
+            assert rclone("lsf", "hub:ada/demo/rclone/d1").split() == [f"f{number}" for number in sorted(
+                (f for f in range(30) if f % 3 == 1 and f != 1), key=str)]
+            rclone("cleanup", "hub:ada")
             rclone("delete", "hub:ada/demo/rclone")
             assert rclone("lsf", "-R", "hub:ada/demo/rclone") == ""
 
@@ -396,13 +418,20 @@ class Tester:
         assert 1 <= log.count("SignatureDoesNotMatch") <= 3, log
         for secret in (self.worker_token[1], self.learner_token[1], "X-Amz-Signature", "Signature="):
             assert secret not in log, secret
+        token = self.hub.token("ada/demo")
+        worker = self.hub.client(token)
+        for _ in range(20):
+            worker.delete_objects(Bucket="ada", Delete={"Objects": [{"Key": "demo/head"}, {"Key": "demo/none"}]})
+        assert 1 <= self.hub.logged().count(f"token {token[0]} (127.0.0.1): POST /ada: 403 AccessDenied: demo/head: ") <= 2
         metrics = self.hub.metrics()
+        for name in re.findall(r"flotilla_hub_\w+", OPERATIONS.read_text() + RULES.read_text()):
+            assert name in metrics, f"the operator is told of {name}"
         assert int(re.search(r'flotilla_hub_refused_total{code="SignatureDoesNotMatch"} (\d+)', metrics).group(1)) >= 50
         assert self.hub.metrics("/health") == "ok\n"
 
 
 TESTS = ["objects_go_up_and_come_down", "ranges_are_sections", "listings_of_more_than_a_thousand_keys_are_whole",
-         "parts_become_one_object", "urls_that_were_signed_in_advance_need_no_token", "of_twelve_writers_exactly_one_wins",
+         "parts_become_one_object", "an_object_is_copied_and_open_uploads_are_listed", "urls_that_were_signed_in_advance_need_no_token", "of_twelve_writers_exactly_one_wins",
          "a_worker_writes_its_own_and_once", "a_wrong_secret_or_clock_is_refused", "a_wait_ends_with_the_next_head",
          "memory_does_not_grow_with_objects", "rclone_copies_lists_and_checks", "hostile_requests_have_no_effect",
          "one_that_trickles_is_left_alone_and_others_are_served",
@@ -457,10 +486,12 @@ def wrong_uses_are_told(folder: pathlib.Path):
     fails(1, "--create", "serve", str(folder / "none"))
     fails(2, "certificate is needed", "serve", str(folder), "--create", "--address", "0.0.0.0", "--port", "0",
           "--metrics-port", "0")
-    fails(2, "worker's id", "token", "add", str(folder), "ada/demo")
+    fails(2, "worker's id", "token", "add", str(folder), "ada/demo", "--worker", "a/b")
     fails(2, "OWNER/RUN", "token", "add", str(folder), "ada/demo/x", "--role", "reader")
     fails(1, "no token", "token", "revoke", str(folder), "FHNOBODY")
     (folder / "no.pem").write_text("no")
+    with Hub(folder=folder / "hub") as hub:
+        fails(1, "another hub server", "serve", str(hub.folder), "--port", "0", "--metrics-port", "0")
     fails(2, "certificate", "serve", str(folder), "--cert", str(folder / "no.pem"), "--key", str(folder / "no.pem"), "--port", "0")
 
 
