@@ -35,7 +35,7 @@ void add_learn_command(CLI::App& app, Action& action) {
       "flotilla learn [RUN] [--config FILE] [--dry-run] [--SECTION.KEY VALUE ...]\n\n"
       "RUN is HUB/OWNER/RUN; it may stand in the configuration instead ([run] hub, name). --dry-run checks everything\n"
       "and stops; --SECTION.KEY is any field of docs/configuration.md. A run that was started before is resumed from\n"
-      "its last checkpoint.\n"
+      "its last checkpoint. --single-writer: for a bucket without conditional writes (docs/s3.md).\n"
       "Examples:\n"
       "  flotilla learn /srv/hub/ada/demo --config configs/demo.toml\n"
       "  flotilla learn /srv/hub/ada/demo --config configs/demo.toml --dry-run\n"

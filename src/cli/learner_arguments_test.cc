@@ -16,6 +16,17 @@ TEST(LearnerArguments, NameTheRunWhereverItStands) {
   }
 }
 
+TEST(LearnerArguments, ASingleWriterIsASettingOfTheBucket) {
+  const auto hub = [](const char* run) {
+    const auto arguments = learner_arguments({run, "--single-writer", "--dry-run"});
+    return arguments.ok() ? (*arguments)[1] + " " + arguments->back() : arguments.status().message();
+  };
+  EXPECT_EQ(hub("s3://bucket/ada/demo"), "s3://bucket?single-writer=yes --dry-run");
+  EXPECT_EQ(hub("s3://bucket/ada/demo?region=r"), "s3://bucket?region=r&single-writer=yes --dry-run");
+  EXPECT_NE(hub("/srv/hub/ada/demo").find("in a bucket"), std::string::npos);
+  EXPECT_EQ(learner_arguments({"--single-writer"}).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(LearnerArguments, MayLeaveTheRunToTheConfiguration) {
   const Arguments given{"--config", "configs/demo/run.toml", "--learner.steps=20", "--help"};
   EXPECT_EQ(*learner_arguments(given), given);

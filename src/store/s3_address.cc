@@ -10,6 +10,7 @@ namespace flotilla {
 namespace {
 
 constexpr std::string_view kScheme = "s3://";
+constexpr std::string_view kSingleWriter = "single-writer";
 constexpr std::size_t kPrefixLimit = 480;  // with a key of 512 bytes below S3's 1,024
 
 bool is_bucket(std::string_view name) {
@@ -61,7 +62,7 @@ Result<S3Address> parse_s3_address(std::string_view text) {
   const auto wrong = [&](std::string_view what) {
     return invalid_argument(fmt::format(
         "'{}': {}; expected s3://BUCKET[/PREFIX][?endpoint=https://HOST:PORT&region=..."
-        "&style=path|virtual&profile=...&pin=...] or https://HOST[:PORT][?...]",
+        "&style=path|virtual&profile=...&pin=...&single-writer=yes] or https://HOST[:PORT][?...]",
         text.find('@') == text.npos && text.find("%40") == text.npos ? text : "an address with keys", what));
   };
   S3Address address;
@@ -83,12 +84,13 @@ Result<S3Address> parse_s3_address(std::string_view text) {
     auto value = uri_decode(std::string_view(part).substr(equals + 1));
     if (!value.ok()) return wrong(value.status().message());
     const std::string name = part.substr(0, equals);
-    std::string* field = name == "endpoint"  ? &address.endpoint
-                         : name == "region"  ? &address.region
-                         : name == "style"   ? &address.style
-                         : name == "profile" ? &address.profile
-                         : name == "pin"     ? &address.pin
-                                             : nullptr;
+    std::string* field = name == "endpoint"      ? &address.endpoint
+                         : name == "region"      ? &address.region
+                         : name == "style"       ? &address.style
+                         : name == "profile"     ? &address.profile
+                         : name == "pin"         ? &address.pin
+                         : name == kSingleWriter ? &address.single_writer
+                                                 : nullptr;
     if (field == nullptr) return wrong(fmt::format("unknown setting '{}'", name));
     if (!field->empty()) return wrong(fmt::format("'{}' occurs twice", name));
     *field = *std::move(value);
@@ -98,7 +100,9 @@ Result<S3Address> parse_s3_address(std::string_view text) {
   }
   if (!address.region.empty() && !is_region(address.region)) return wrong("a region has letters, digits and '-'");
   if (!address.pin.empty() && !is_pin(address.pin)) return wrong("a pin is sha256// and the base64 of a SHA-256");
+  if (!address.single_writer.empty() && address.single_writer != "yes") return wrong("single-writer is yes");
   if (address.bucket.empty() && !address.style.empty()) return wrong("a server has no style");
+  if (address.bucket.empty() && !address.single_writer.empty()) return wrong("a server writes conditionally");
   if (!address.endpoint.empty()) {
     const auto url = parse_url(address.endpoint);
     if (!url.ok()) return wrong(url.status().message());

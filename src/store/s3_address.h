@@ -9,7 +9,8 @@
 namespace flotilla {
 
 // s3://BUCKET[/PREFIX][?NAME=VALUE&...], with the names endpoint (http://HOST:PORT or https://...), region, style (path
-// or virtual), profile and pin (sha256//BASE64, of the server's public key). Values may be percent-encoded. Or
+// or virtual), profile, pin (sha256//BASE64, of the server's public key) and single-writer (yes: the server does not
+// write conditionally). Values may be percent-encoded. Or
 // https://HOST[:PORT][?...]: a server like ours, where the first name of a key is its bucket.
 struct S3Address {
   std::string bucket;  // empty: the first name of each key
@@ -19,6 +20,7 @@ struct S3Address {
   std::string style;
   std::string profile;
   std::string pin;
+  std::string single_writer;  // "yes" or empty
 };
 
 Result<S3Address> parse_s3_address(std::string_view text);

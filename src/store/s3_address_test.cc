@@ -87,6 +87,8 @@ TEST(S3AddressTest, RefusesWhatItDoesNotKnow) {
                            "s3://bucket?region=A/b",
                            "s3://bucket?endpoint=h:9000",
                            "s3://bucket?endpoint=http://a:b@h",
+                           "s3://bucket?single-writer=no",
+                           "https://h?single-writer=yes",
                            "s3://bucket?endpoint=%zz"}) {
     EXPECT_EQ(parse_s3_address(text).status().code(), StatusCode::kInvalidArgument) << text;
   }

@@ -57,6 +57,7 @@ class S3Client {
   std::string object_key(std::string_view key) const;
   // Whether the first name of a key is its bucket.
   bool buckets_in_keys() const { return address_.bucket.empty(); }
+  bool single_writer() const { return !address_.single_writer.empty(); }
   // For messages: "s3://bucket/prefix/key".
   std::string where(std::string_view key) const;
 

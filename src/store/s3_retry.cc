@@ -42,7 +42,8 @@ constexpr std::array kRows = {
     Row{"QuotaExceeded", {StatusCode::kResourceExhausted, S3Remedy::kNone}},
     Row{"XMinioStorageFull", {StatusCode::kResourceExhausted, S3Remedy::kNone}},
     Row{"XMinioAdminBucketQuotaExceeded", {StatusCode::kResourceExhausted, S3Remedy::kNone}},
-    Row{"NotImplemented", {StatusCode::kFailedPrecondition, S3Remedy::kNone}},
+    // Not a condition that failed, although Swift says so of a write with If-Match.
+    Row{"NotImplemented", {StatusCode::kInvalidArgument, S3Remedy::kNone}},
 };
 
 }  // namespace
@@ -58,14 +59,14 @@ S3Judgement judge_s3_answer(int http_status, std::string_view error_code) {
     case 403: return {StatusCode::kPermissionDenied, S3Remedy::kNone};
     case 404: return {StatusCode::kNotFound, S3Remedy::kNone};
     case 405:
-    case 412:
-    case 501: return {StatusCode::kFailedPrecondition, S3Remedy::kNone};
+    case 412: return {StatusCode::kFailedPrecondition, S3Remedy::kNone};
     case 408: return {StatusCode::kUnavailable, S3Remedy::kAgainUnsure};
     case 409:
     case 429:
     case 503: return {StatusCode::kUnavailable, S3Remedy::kAgain};
     case 413:
-    case 416: return {StatusCode::kInvalidArgument, S3Remedy::kNone};
+    case 416:
+    case 501: return {StatusCode::kInvalidArgument, S3Remedy::kNone};
     case 504: return {StatusCode::kDeadlineExceeded, S3Remedy::kAgainUnsure};
     case 507: return {StatusCode::kResourceExhausted, S3Remedy::kNone};
     default:

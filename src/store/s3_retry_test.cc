@@ -45,7 +45,7 @@ TEST(S3RetryTest, MapsAnswersToOurCodes) {
   EXPECT_EQ(code(403, "AccessDenied"), StatusCode::kPermissionDenied);
   EXPECT_EQ(code(403, "SignatureDoesNotMatch"), StatusCode::kPermissionDenied);
   EXPECT_EQ(code(412, "PreconditionFailed"), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code(501, "NotImplemented"), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(501, "NotImplemented"), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(503, "SlowDown"), StatusCode::kUnavailable);
   EXPECT_EQ(code(504), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(code(507, "XMinioStorageFull"), StatusCode::kResourceExhausted);

@@ -156,13 +156,13 @@ class S3Store final : public ObjectStore {
 
   Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) override {
     FLOTILLA_RETURN_IF_ERROR(check_key(key));
-    if (bytes.size() >= client_->options().multipart_bytes) {
+    if (client_->single_writer() || bytes.size() >= client_->options().multipart_bytes) {
       // Not all of it for nothing.
       const auto there = head(key);
       if (there.ok()) return already_exists(fmt::format("'{}' exists", client_->where(key)));
       if (there.status().code() != StatusCode::kNotFound) return there.status();
     }
-    return write(key, bytes, {{"if-none-match", "*"}},
+    return write(key, bytes, condition("if-none-match", "*"),
                  [&] { return already_exists(fmt::format("'{}' exists", client_->where(key))); });
   }
 
@@ -175,7 +175,13 @@ class S3Store final : public ObjectStore {
     const bool plain = std::all_of(expected.begin(), expected.end(), [](char c) { return c >= ' ' && c < 127; });
     if (expected.empty() || expected == "*" || !plain) return other();
     const ETag quoted = expected.find('"') == expected.npos ? "\"" + expected + "\"" : expected;
-    return write(key, bytes, {{"if-match", quoted}}, other);
+    if (client_->single_writer()) {
+      const auto there = head(key);
+      if (there.status().code() == StatusCode::kNotFound) return other();
+      if (!there.ok()) return there.status();
+      if (there->etag != expected && there->etag != quoted) return other();
+    }
+    return write(key, bytes, condition("if-match", quoted), other);
   }
 
   Result<ETag> put(std::string_view key, ByteSpan bytes) override {
@@ -239,17 +245,28 @@ class S3Store final : public ObjectStore {
 
   Status check_conditions() {
     if (client_->buckets_in_keys()) return ok_status();  // and no place to try it in
-    const auto ignores = [&](std::string_view header) {
+    if (client_->single_writer()) {
+      log_warning("store", "'{}': writes are not conditional: nothing but care keeps a second learner away",
+                  client_->where(""));
+      return ok_status();
+    }
+    const auto unfit = [&](std::string_view what) {
       return failed_precondition(
-          fmt::format("'{}': the server ignores {}; a hub needs conditional writes", client_->where(""), header));
+          fmt::format("'{}': a hub needs conditional writes, and the server {}. Where there will be one learner only, "
+                      "--single-writer (single-writer=yes in the address) does without",
+                      client_->where(""), what));
     };
+    const auto ignores = [&](std::string_view header) { return unfit(fmt::format("ignores {}", header)); };
+    const auto refuses = [&](const Status& status) { return unfit("refuses it: " + status.message()); };
     const auto first = put_if_absent(kProbeKey, as_bytes("1"));
+    if (first.status().code() == StatusCode::kInvalidArgument) return refuses(first.status());
     if (!first.ok() && first.status().code() != StatusCode::kAlreadyExists) return first.status();
     const auto second = put_if_absent(kProbeKey, as_bytes("2"));
     if (second.ok()) return ignores("If-None-Match");
     if (second.status().code() != StatusCode::kAlreadyExists) return second.status();
     const auto third = put_if_match(kProbeKey, as_bytes("3"), "\"0123456789abcdef0123456789abcdef\"");
     if (third.ok()) return ignores("If-Match");
+    if (third.status().code() == StatusCode::kInvalidArgument) return refuses(third.status());
     if (third.status().code() != StatusCode::kFailedPrecondition) return third.status();
     // Others may be at it too; without the right to delete, it stays.
     if (const Status removed = remove(kProbeKey); !removed.ok()) log_info("store", "{}", removed.to_string());
@@ -257,6 +274,12 @@ class S3Store final : public ObjectStore {
   }
 
  private:
+  // What a write is sent with; servers without conditional writes may refuse it.
+  NamedValues condition(std::string_view name, std::string_view value) const {
+    if (client_->single_writer()) return {};
+    return {{std::string(name), std::string(value)}};
+  }
+
   Status missing(std::string_view key) const {
     return not_found(fmt::format("'{}' does not exist", client_->where(key)));
   }

@@ -2,7 +2,7 @@
 
     s3_server.py
 
-Prints one line of JSON: {"port", "tls_port", "pin", "ca_bundle", "bucket", "access_key",
+Prints one line of JSON: {"port", "tls_port", "pin", "ca_bundle", "bucket", "unconditional_bucket", "access_key",
 "secret_key"}. Ends when its standard input does."""
 import base64
 import hashlib
@@ -19,10 +19,26 @@ import threading
 os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "3"
 
 import boto3  # noqa: E402
+from moto.s3.responses import S3Response  # noqa: E402
 from moto.server import ThreadedMotoServer  # noqa: E402
+from werkzeug.datastructures import Headers  # noqa: E402
 
 BUCKET = "flotilla-test"
+UNCONDITIONAL = "flotilla-unconditional"  # takes no notice of conditions, as older servers of this API do
 POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+
+
+def ignore_conditions() -> None:
+    put_object = S3Response.put_object
+
+    def put(response: S3Response):
+        if response.bucket_name == UNCONDITIONAL:
+            response.headers = Headers(list(response.headers.items()))
+            for name in ("If-Match", "If-None-Match"):
+                response.headers.remove(name)
+        return put_object(response)
+
+    S3Response.put_object = put
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:
@@ -68,6 +84,7 @@ def pin_of(certificate: str) -> str:
 
 
 def main() -> None:
+    ignore_conditions()
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -77,7 +94,8 @@ def main() -> None:
     key = iam.create_access_key(UserName="tester")["AccessKey"]
     iam.put_user_policy(UserName="tester", PolicyName="all", PolicyDocument=json.dumps(POLICY))
     s3 = boto3.client("s3", aws_access_key_id=key["AccessKeyId"], aws_secret_access_key=key["SecretAccessKey"], **endpoint)
-    s3.create_bucket(Bucket=BUCKET)
+    for bucket in (BUCKET, UNCONDITIONAL):
+        s3.create_bucket(Bucket=bucket)
     folder = tempfile.TemporaryDirectory()
     certificate, secret = make_certificate(folder.name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -85,7 +103,7 @@ def main() -> None:
     listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
     threading.Thread(target=serve_tls, args=(listener, context, port), daemon=True).start()
     print(json.dumps({"port": port, "tls_port": listener.getsockname()[1], "pin": pin_of(certificate), "ca_bundle": certificate,
-                      "bucket": BUCKET, "access_key": key["AccessKeyId"], "secret_key": key["SecretAccessKey"]}), flush=True)
+                      "bucket": BUCKET, "unconditional_bucket": UNCONDITIONAL, "access_key": key["AccessKeyId"], "secret_key": key["SecretAccessKey"]}), flush=True)
     sys.stdin.read()
     server.stop()
 

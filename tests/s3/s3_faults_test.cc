@@ -299,6 +299,14 @@ TEST_F(S3FaultsTest, AServerThatIgnoresConditionsIsNoHub) {
   EXPECT_THAT(hub.status().message(), HasSubstr("If-None-Match"));
 }
 
+TEST_F(S3FaultsTest, AServerThatRefusesIfMatchIsNoHub) {
+  for (int i = 0; i < 3; ++i) proxy_->then({});
+  answer("501 Not Implemented", "", "NotImplemented");  // as Swift says it, which keeps If-None-Match
+  const auto hub = open_s3_store(server_->address(prefix_, proxy_->port()), true, {}, options());
+  EXPECT_EQ(hub.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(hub.status().message(), HasSubstr("--single-writer"));
+}
+
 TEST_F(S3FaultsTest, GoesThroughAProxy) {
   FaultProxy proxy(server_->port);
   S3Options proxied = server_->options({{"http_proxy", fmt::format("http://ada:secret@127.0.0.1:{}", proxy.port())}});

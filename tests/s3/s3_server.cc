@@ -1,10 +1,5 @@
 #include "s3_server.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -13,46 +8,12 @@
 #include <fmt/format.h>
 
 #include "base/user_folders.h"
-
-extern char** environ;
+#include "server_process.h"
 
 namespace flotilla {
 namespace {
 
 constexpr const char* kScript = "tests/oracles/s3_server.py";
-
-// The server's process, which ends with its standard input.
-class ServerProcess {
- public:
-  explicit ServerProcess(const std::string& python) {
-    int input[2], output[2];
-    if (::pipe2(input, O_CLOEXEC) != 0 || ::pipe2(output, O_CLOEXEC) != 0) return;
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, input[0], 0);
-    ::posix_spawn_file_actions_adddup2(&actions, output[1], 1);
-    std::string script = kScript, program = python;
-    char* arguments[] = {program.data(), script.data(), nullptr};
-    if (::posix_spawn(&process_, python.c_str(), &actions, nullptr, arguments, environ) != 0) process_ = -1;
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(input[0]);
-    ::close(output[1]);
-    input_ = input[1];
-    char c = 0;
-    while (process_ > 0 && ::read(output[0], &c, 1) == 1 && c != '\n') line_ += c;
-    ::close(output[0]);
-  }
-  ~ServerProcess() {
-    ::close(input_);
-    if (process_ > 0) ::waitpid(process_, nullptr, 0);
-  }
-  const std::string& line() const { return line_; }
-
- private:
-  pid_t process_ = -1;
-  int input_ = -1;
-  std::string line_;
-};
 
 }  // namespace
 
@@ -66,11 +27,12 @@ const S3Server* S3Server::shared() {
   static const std::unique_ptr<const S3Server> server = []() -> std::unique_ptr<const S3Server> {
     const std::string interpreter = python();
     if (interpreter.empty()) return nullptr;
-    static const ServerProcess process(interpreter);
+    static const ServerProcess process({interpreter, kScript});
     const auto said = nlohmann::json::parse(process.line(), nullptr, false);
     if (!said.is_object()) return nullptr;
     return std::make_unique<const S3Server>(S3Server{said["port"], said["tls_port"], said["pin"], said["ca_bundle"],
-                                                     said["access_key"], said["secret_key"], said["bucket"]});
+                                                     said["access_key"], said["secret_key"], said["bucket"],
+                                                     said["unconditional_bucket"]});
   }();
   return server.get();
 }

@@ -20,6 +20,7 @@ struct S3Server {
   std::string access_key;
   std::string secret_key;
   std::string bucket;
+  std::string unconditional_bucket;  // ignores If-Match and If-None-Match
 
   // The interpreter of the virtual environment, or nothing.
   static std::string python();

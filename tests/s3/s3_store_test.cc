@@ -1,5 +1,6 @@
 #include "store/object_store_suite_for_tests.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "s3_server.h"
@@ -57,6 +58,55 @@ TEST_F(S3StoreTest, OfAServerHasTheBucketInTheKeys) {
   EXPECT_EQ(hub->list("fl", "", 1).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(hub->remove(run + "a").ok());
   EXPECT_EQ(hub->get(run + "a").status().code(), StatusCode::kNotFound);
+}
+
+class UnconditionalStoreTest : public S3StoreTest {
+ protected:
+  Result<std::unique_ptr<ObjectStore>> open(const std::string& setting) {
+    S3Server unconditional = server();
+    unconditional.bucket = server().unconditional_bucket;
+    return open_s3_store(unconditional.address(prefix_) + setting, true, {}, server().options());
+  }
+};
+
+TEST_F(UnconditionalStoreTest, IsRefusedUnlessThereIsASingleWriter) {
+  const auto refused = open("");
+  EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition) << refused.status().to_string();
+  EXPECT_THAT(refused.status().message(), ::testing::HasSubstr("--single-writer"));
+  const auto hub = open("&single-writer=yes");
+  ASSERT_TRUE(hub.ok()) << hub.status().to_string();
+  const auto first = (*hub)->put_if_absent("k", as_bytes("1"));
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  EXPECT_EQ((*hub)->put_if_absent("k", as_bytes("2")).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE((*hub)->put_if_match("k", as_bytes("3"), *first).ok());
+  EXPECT_EQ((*hub)->put_if_match("k", as_bytes("4"), *first).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*hub)->put_if_match("none", as_bytes("5"), *first).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(as_text((*hub)->get("k")->bytes), "3");
+}
+
+// A write of `head` that another learner's overtakes: what conditions would have refused.
+TEST_F(UnconditionalStoreTest, ASecondLearnerStopsBothAndTheirReaders) {
+  const auto hub = open("&single-writer=yes").value();
+  const HubLayout layout{"owner/run"};
+  const ModelDescription description = test_description();
+  PhiloxStream random{11, 0};
+  const auto open_publisher = [&] {
+    return Publisher::open(*hub, layout, description, test_key(), {3}, null_event_sink()).value();
+  };
+  const auto first = open_publisher();
+  ASSERT_TRUE(first->publish(random_state(description, random), 0).ok());
+  const auto before = hub->get(layout.head());
+  ASSERT_TRUE(first->update_head(RunState::kPaused, 1).ok());
+  const auto firsts = hub->get(layout.head());
+  ASSERT_TRUE(hub->put(layout.head(), before->bytes).ok());
+  const auto second = open_publisher();
+  StateHolder worker(*hub, layout, description);
+  ASSERT_TRUE(worker.poll().ok());
+  ASSERT_TRUE(hub->put(layout.head(), firsts->bytes).ok());
+  EXPECT_EQ(second->update_head(RunState::kRunning, 1).code(), StatusCode::kFailedPrecondition);
+  const auto read = worker.poll();
+  EXPECT_EQ(read.status().code(), StatusCode::kFailedPrecondition) << read.status().to_string();
+  EXPECT_THAT(read.status().message(), ::testing::HasSubstr("two learners"));
 }
 
 TEST_F(S3StoreTest, KeepsPrefixesApart) {
