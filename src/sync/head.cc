@@ -45,9 +45,8 @@ Result<Head> head_from_json(std::string_view text, const PublicKey& learner) {
   if (text.size() > kHeadBytesMax) {
     return data_loss(fmt::format("head has {} bytes; at most {}", text.size(), kHeadBytesMax));
   }
-  FLOTILLA_ASSIGN_OR_RETURN(const SignedJson document, open_signed_json(text).with_context("head"));
-  FLOTILLA_RETURN_IF_ERROR(
-      check_signed_json(kKind, document, learner, "head_format", kHeadFormat).with_context("head"));
+  FLOTILLA_ASSIGN_OR_RETURN(const SignedJson document,
+                            open_signed_json(kKind, text, learner, "head_format", kHeadFormat).with_context("head"));
 
   JsonFields fields(document.body);
   Head head;

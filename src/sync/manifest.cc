@@ -101,9 +101,9 @@ Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& lear
   if (text.size() > kManifestBytesMax) {
     return data_loss(fmt::format("manifest has {} bytes; at most {}", text.size(), kManifestBytesMax));
   }
-  FLOTILLA_ASSIGN_OR_RETURN(const SignedJson document, open_signed_json(text).with_context("manifest"));
-  FLOTILLA_RETURN_IF_ERROR(
-      check_signed_json(kKind, document, learner, "manifest_format", kManifestFormat).with_context("manifest"));
+  FLOTILLA_ASSIGN_OR_RETURN(
+      const SignedJson document,
+      open_signed_json(kKind, text, learner, "manifest_format", kManifestFormat).with_context("manifest"));
 
   JsonFields fields(document.body);
   Manifest manifest;

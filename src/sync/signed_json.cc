@@ -19,6 +19,38 @@ std::string message_of(std::string_view kind, std::string_view body) {
   return fmt::format("flotilla {}\n{}", kind, body);
 }
 
+// Body and signature; the body not yet parsed.
+Result<SignedJson> take_apart(std::string_view text) {
+  const std::string_view tail = text.size() < kTail ? std::string_view{} : text.substr(text.size() - kTail);
+  if (!tail.starts_with(kSignatureStart) || !tail.ends_with(kSignatureEnd)) {
+    return data_loss("does not end with a signature");
+  }
+  SignedJson document;
+  FLOTILLA_ASSIGN_OR_RETURN(const Bytes signature, from_base64(tail.substr(kSignatureStart.size(), kSignatureText)));
+  if (signature.size() != document.signature.size()) {
+    return data_loss(fmt::format("a signature of {} bytes; expected {}", signature.size(), document.signature.size()));
+  }
+  std::copy(signature.begin(), signature.end(), document.signature.begin());
+  document.text = std::string(text.substr(0, text.size() - kTail)) + '}';
+  return document;
+}
+
+Status parse_body(SignedJson& document) {
+  FLOTILLA_ASSIGN_OR_RETURN(document.body, parse_strict_json(document.text));
+  if (!document.body.is_object()) return data_loss("is not a JSON object");
+  return document.body.dump() == document.text ? ok_status() : data_loss("is not in canonical form");
+}
+
+Status check_signer(std::string_view kind, const SignedJson& document, const PublicKey& key) {
+  return verify_signature(key, as_bytes(message_of(kind, document.text)), document.signature);
+}
+
+Status check_format(const nlohmann::json& body, const char* field, int format) {
+  const auto found = body.find(field);
+  const bool newer = found != body.end() && found->is_number_unsigned() && *found > format;
+  return newer ? upgrade_needed(field, found->dump(), format) : ok_status();
+}
+
 }  // namespace
 
 std::string sign_json(std::string_view kind, const nlohmann::json& body, const SigningKey& key) {
@@ -33,29 +65,27 @@ std::string sign_json(std::string_view kind, const nlohmann::json& body, const S
 }
 
 Result<SignedJson> open_signed_json(std::string_view text) {
-  const std::string_view tail = text.size() < kTail ? std::string_view{} : text.substr(text.size() - kTail);
-  if (!tail.starts_with(kSignatureStart) || !tail.ends_with(kSignatureEnd)) {
-    return data_loss("does not end with a signature");
+  if (text.size() > kUnsignedJsonBytesMax) {
+    return data_loss(fmt::format("has {} bytes; at most {}", text.size(), kUnsignedJsonBytesMax));
   }
-  SignedJson document;
-  FLOTILLA_ASSIGN_OR_RETURN(const Bytes signature, from_base64(tail.substr(kSignatureStart.size(), kSignatureText)));
-  if (signature.size() != document.signature.size()) {
-    return data_loss(fmt::format("a signature of {} bytes; expected {}", signature.size(), document.signature.size()));
-  }
-  std::copy(signature.begin(), signature.end(), document.signature.begin());
-  document.text = std::string(text.substr(0, text.size() - kTail)) + '}';
-  FLOTILLA_ASSIGN_OR_RETURN(document.body, parse_strict_json(document.text));
-  if (!document.body.is_object()) return data_loss("is not a JSON object");
-  if (document.body.dump() != document.text) return data_loss("is not in canonical form");
+  FLOTILLA_ASSIGN_OR_RETURN(SignedJson document, take_apart(text));
+  FLOTILLA_RETURN_IF_ERROR(parse_body(document));
+  return document;
+}
+
+Result<SignedJson> open_signed_json(std::string_view kind, std::string_view text, const PublicKey& key,
+                                    const char* format_field, int format) {
+  FLOTILLA_ASSIGN_OR_RETURN(SignedJson document, take_apart(text));
+  FLOTILLA_RETURN_IF_ERROR(check_signer(kind, document, key));
+  FLOTILLA_RETURN_IF_ERROR(parse_body(document));
+  FLOTILLA_RETURN_IF_ERROR(check_format(document.body, format_field, format));
   return document;
 }
 
 Status check_signed_json(std::string_view kind, const SignedJson& document, const PublicKey& key,
                          const char* format_field, int format) {
-  FLOTILLA_RETURN_IF_ERROR(verify_signature(key, as_bytes(message_of(kind, document.text)), document.signature));
-  const auto found = document.body.find(format_field);
-  const bool newer = found != document.body.end() && found->is_number_unsigned() && *found > format;
-  return newer ? upgrade_needed(format_field, found->dump(), format) : ok_status();
+  FLOTILLA_RETURN_IF_ERROR(check_signer(kind, document, key));
+  return check_format(document.body, format_field, format);
 }
 
 Status upgrade_needed(std::string_view what, std::string_view found, int known) {

@@ -25,8 +25,13 @@ struct SignedJson {
   Signature signature{};
 };
 
-// data_loss for anything that sign_json does not write.
+// What is read before anybody is known to have signed it.
+inline constexpr std::size_t kUnsignedJsonBytesMax = 64 << 10;
+// data_loss for anything that sign_json does not write, and above kUnsignedJsonBytesMax.
 Result<SignedJson> open_signed_json(std::string_view text);
+// For documents of a signer who is known: what he did not sign is not parsed. The errors of both functions here.
+Result<SignedJson> open_signed_json(std::string_view kind, std::string_view text, const PublicKey& key,
+                                    const char* format_field, int format);
 // permission_denied when the key did not sign it as this kind; then, failed_precondition that tells to upgrade when
 // `format_field` is a number above `format`. In this order, so that a damaged document is not taken for a newer
 // one: every format, whatever else it changes, is signed in this way.

@@ -152,6 +152,23 @@ TEST(SignedJson, RefusesWhatItDoesNotWrite) {
   EXPECT_EQ(code(long_signature), StatusCode::kDataLoss);
 }
 
+TEST(SignedJson, WhatNobodySignedIsNotParsed) {
+  const auto open = [](std::string_view text) {
+    return open_signed_json("kind", text, test_key()->public_key(), "format", 1).status().code();
+  };
+  const nlohmann::json large = {{"a", std::string(100'000, 'x')}, {"format", 1u}};
+  const std::string good = sign_json("kind", large, *test_key());
+  EXPECT_EQ(open(good), StatusCode::kOk);
+  EXPECT_EQ(open_signed_json(good).status().code(), StatusCode::kDataLoss) << "too much to read of a stranger";
+  EXPECT_EQ(open(sign_json("kind", large, *other_key())), StatusCode::kPermissionDenied);
+  EXPECT_EQ(open(sign_json("other", large, *test_key())), StatusCode::kPermissionDenied);
+  std::string no_json = good;
+  no_json[0] = '[';
+  EXPECT_EQ(open(no_json), StatusCode::kPermissionDenied) << "its signature is looked at first";
+  EXPECT_EQ(open(good.substr(0, good.size() - 1)), StatusCode::kDataLoss);
+  EXPECT_EQ(open(sign_json("kind", {{"format", 2u}}, *test_key())), StatusCode::kFailedPrecondition);
+}
+
 TEST(SignedJson, ANewerFormatTellsToUpgradeAndADamagedOneDoesNot) {
   const auto check = [](const std::string& text) {
     return check_signed_json("kind", open_signed_json(text).value(), test_key()->public_key(), "format", 1);
