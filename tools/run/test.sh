@@ -28,19 +28,5 @@ if [ $all -eq 1 ]; then
     build_preset $sanitizer
     ctest --test-dir build/$sanitizer --output-on-failure --no-tests=error -j "$(nproc)" -LE long
   done
-  fuzz() {
-    local name scratch corpus
-    name=$(basename "$1")
-    scratch=$(mktemp -d)
-    corpus="fuzz/corpus/$name"
-    say "fuzzing with $name for 30 s"
-    if ! "$1" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 "$scratch" \
-      $([ -d "$corpus" ] && echo "$corpus") 2>"$scratch.log"; then
-      tail -40 "$scratch.log" >&2
-      fail "$name found a failure"
-    fi
-    rm -rf "$scratch" "$scratch.log"
-  }
-  export -f fuzz say fail
-  printf '%s\n' build/asan/bin/*_fuzz | xargs -P "$(nproc)" -I{} bash -c 'set -euo pipefail; fuzz {}'
+  for program in build/asan/bin/*_fuzz; do basename "$program"; done | xargs -P "$(nproc)" -I{} tools/run/fuzz.sh 30 {}
 fi
