@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 #include <utility>
 
 #include "model/grid.h"
@@ -53,7 +54,7 @@ class Clock {
 
   // Time at which the integers of the group begin, in all; and end.
   std::uint64_t group_begins() const { return begins_; }
-  std::uint64_t group_ends() const { return begins_ + after(free_); }
+  std::uint64_t group_ends() const { return ends_; }
   // Time between the group's begin and its `index`-th integer that is not past.
   std::uint64_t after(std::uint32_t index) const { return index * each_ >> kRateBits; }
   std::uint32_t free() const { return free_; }
@@ -65,7 +66,7 @@ class Clock {
   // False, and nothing else, at the last one.
   bool next_group() {
     if (group_end_ == region_.integers) return false;
-    begins_ = group_ends();
+    begins_ = ends_;
     group_begin_ = group_end_;
     if (column_ == region_.cols) column_ = 0;
     past_ = past_.subspan(past_here_);
@@ -95,6 +96,7 @@ class Clock {
     free_ = width - static_cast<std::uint32_t>(past_here_);
     each_ = time_of(region_.scales[group_++], ordinary_, rate_);
     a_time_ = (std::uint64_t{1} << 3 * kRateBits) / each_;
+    ends_ = begins_ + after(free_);
   }
 
   const ChangeRegion& region_;
@@ -108,7 +110,7 @@ class Clock {
   std::uint32_t free_ = 0;
   std::uint64_t each_ = 1;    // time of an integer, in parts
   std::uint64_t a_time_ = 1;  // integers of a unit of time, nearly, in 2^-32
-  std::uint64_t begins_ = 0;
+  std::uint64_t begins_ = 0, ends_ = 0;
 };
 
 std::uint32_t survival_since(std::uint64_t base, std::uint64_t time) { return survival(time > base ? time - base : 0); }
@@ -148,13 +150,17 @@ void put_length(std::uint32_t length, ChangeModel& model, RangeEncoder& out) {
   }
   if (bits > 0) out.put_raw(length - (1u << bits), bits);
 }
-std::uint32_t get_length(ChangeModel& model, RangeDecoder& in) {
-  int bits = 0;
-  for (AdaptiveBit& more : model.longer) {
-    if (!more.get(in)) break;
-    ++bits;
-  }
-  return (1u << bits) + (bits > 0 ? in.raw(bits) : 0);
+// The rest of a length of more than 1, and the decoder behind it: given back, so that its owner's has no address.
+std::pair<std::int32_t, RangeDecoder> get_longer(ChangeModel& model, RangeDecoder in) {
+  int bits = 1;
+  while (bits < std::ssize(model.longer) && model.longer[static_cast<std::size_t>(bits)].get(in)) ++bits;
+  const std::uint32_t length = (1u << bits) + in.raw(bits);
+  return {static_cast<std::int32_t>(length), in};
+}
+inline std::int32_t get_step(bool up, ChangeModel& model, RangeDecoder& in) {
+  std::int32_t length = 1;
+  if (model.longer[0].get_rare(in)) std::tie(length, in) = get_longer(model, in);
+  return length * (2 * std::int32_t{up} - 1);
 }
 
 std::uint32_t length_of(std::int32_t step) { return static_cast<std::uint32_t>(step > 0 ? step : -step); }
@@ -204,16 +210,13 @@ void encode_changes(const ChangeRegion& region, std::span<const PastChange> past
 }
 
 Status decode_changes(const ChangeRegion& region, std::span<const PastChange> past, ChangeModel& model,
-                      RangeDecoder& in, std::vector<Change>& changes) {
+                      RangeDecoder& decoder, std::vector<Change>& changes) {
+  RangeDecoder in = decoder;  // whose address nobody has stays in registers
   std::vector<Change> again;
-  const auto step = [&](bool up) {
-    const auto length = static_cast<std::int32_t>(get_length(model, in));
-    return length * (2 * std::int32_t{up} - 1);
-  };
   for (const PastChange& before : past) {
-    if (!model.changed_again[before.age].get(in)) continue;
+    if (!model.changed_again[before.age].get_rare(in)) continue;
     const bool same = model.same_direction[before.age].get(in);
-    again.push_back({before.position, step(same == (before.up == 1))});
+    again.push_back({before.position, get_step(same == (before.up == 1), model, in)});
   }
   auto next_again = again.begin();
   const auto take_again_until = [&](std::uint32_t position) {
@@ -224,45 +227,46 @@ Status decode_changes(const ChangeRegion& region, std::span<const PastChange> pa
   if (code != 0) {
     Clock clock(region, past, rate_of(code));
     for (std::uint64_t base = 0;;) {
-      const std::uint32_t wanted = kAll - in.peek();  // the symbol is where survival falls below it
+      const std::uint64_t at = in.at();
+      const auto edge_of = [&](std::uint64_t time) { return in.edge(kAll - survival_since(base, time)); };
+      const std::uint64_t all = in.edge(kAll), horizon = in.edge(kAll - kSurvivesHorizon);
       bool more = true;
-      if (wanted <= survival(kHorizon)) {
+      if (at >= horizon) {
         while (clock.group_ends() <= base + kHorizon && (more = clock.next_group())) {
         }
         if (more) {
-          in.take(kAll - survival(kHorizon), survival(kHorizon));
+          in.take(horizon, all);
           base += kHorizon;
           continue;
         }
       } else {
+        const std::uint64_t near = base + time_near(all, all - at);
         // Groups that end well before or after it need no look at their survival.
-        const std::uint64_t near = base + time_near(wanted);
-        while (clock.group_ends() + kTimeError < near && (more = clock.next_group())) {
-        }
-        while (more && clock.group_ends() <= near + kTimeError && survival_since(base, clock.group_ends()) >= wanted) {
-          more = clock.next_group();
+        while (clock.group_ends() <= near + kTimeError &&
+               (clock.group_ends() + kTimeError < near || edge_of(clock.group_ends()) <= at) &&
+               (more = clock.next_group())) {
         }
         if (more) {
           const auto begin = [&](std::uint32_t index) { return clock.group_begins() + clock.after(index); };
           std::uint32_t index = clock.index_near(near - std::min(near, clock.group_begins()));
-          std::uint32_t high = survival_since(base, begin(index)), low = survival_since(base, begin(index + 1));
-          while (high < wanted) low = std::exchange(high, survival_since(base, begin(--index)));
-          while (low >= wanted) high = std::exchange(low, survival_since(base, begin(++index + 1)));
-          in.take(kAll - high, high - low);
+          std::uint64_t low = edge_of(begin(index)), high = edge_of(begin(index + 1));
+          while (at < low) high = std::exchange(low, edge_of(begin(--index)));
+          while (at >= high) low = std::exchange(high, edge_of(begin(++index + 1)));
+          in.take(low, high);
           if (begin(index + 1) > base + kHorizon) return data_loss("a change where none can be written");
           base = begin(index + 1);
           const std::uint32_t position = clock.position_of(index);
           take_again_until(position);
-          changes.push_back({position, step(model.up.get(in))});
+          changes.push_back({position, get_step(model.up.get(in), model, in)});
           continue;
         }
       }
-      const std::uint32_t end = survival_since(base, clock.group_ends());
-      in.take(kAll - end, end);
+      in.take(edge_of(clock.group_ends()), all);
       break;
     }
   }
   take_again_until(region.integers);
+  decoder = in;
   return ok_status();
 }
 

@@ -13,6 +13,7 @@ namespace flotilla {
 // A half-life is 2^24 units of time; probabilities are parts of 2^30.
 inline constexpr int kHalfLifeBits = 24;
 inline constexpr std::uint64_t kHorizon = std::uint64_t{4} << kHalfLifeBits;  // the longest time that is asked for
+inline constexpr std::uint32_t kSurvivesHorizon = 1u << 26;
 
 inline constexpr int kHalvingStepBits = 11;  // table entries a half-life
 inline constexpr int kHalvingSteps = 1 << kHalvingStepBits;
@@ -32,14 +33,16 @@ inline std::uint32_t survival(std::uint64_t time) {
                                     (kRestBits + octave));
 }
 
-// A time near the one with this survival, in [1, 2^30], or near the horizon if that is sooner: a place to begin to
-// look, at most kTimeError units off.
-inline constexpr std::uint64_t kTimeError = 8192;
-inline std::uint64_t time_near(std::uint32_t survival) {
-  if (survival >= 1u << 30) return 0;
-  const int octave = std::countl_zero(survival) - 2;
-  const auto step = static_cast<std::size_t>(survival << octave >> (29 - kHalvingStepBits)) % kHalvingSteps;
-  return std::min((static_cast<std::uint64_t>(octave) << kHalfLifeBits) + kHalfLives[step], kHorizon);
+// A time near the one after which `left` of `all` survives, both at least 2^kHalvingStepBits: a place to begin to look,
+// less than kTimeError units off.
+inline constexpr std::uint64_t kTimeError = 1 << 14;
+inline std::uint64_t time_near(std::uint64_t all, std::uint64_t left) {
+  const auto to_next_octave = [](std::uint64_t number) {
+    const int zeros = std::countl_zero(number);
+    const auto step = static_cast<std::size_t>(number << zeros >> (63 - kHalvingStepBits)) % kHalvingSteps;
+    return (static_cast<std::uint64_t>(zeros) << kHalfLifeBits) + kHalfLives[step];
+  };
+  return to_next_octave(left) - to_next_octave(all);
 }
 
 }  // namespace flotilla

@@ -74,28 +74,36 @@ class RangeDecoder {
     code_ = high << 32 | next();
   }
 
-  // A number of the next interval, in [0, 2^30); then take() says which interval that is.
-  std::uint32_t peek() {
-    unit_ = range_ >> kRangeBits;
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(code_ / unit_, (1u << kRangeBits) - 1));
-  }
-  void take(std::uint32_t low, std::uint32_t size) { narrow(low, size, range_ >> kRangeBits); }
+  // The next symbol is the interval [low, low + size) with edge(low) <= at() < edge(low + size): to be found without a
+  // division, by whoever knows the intervals. Then take(edge(low), edge(low + size)).
+  std::uint64_t edge(std::uint32_t number) const { return (range_ >> kRangeBits) * number; }
+  std::uint64_t at() const { return std::min(code_, edge(1u << kRangeBits) - 1); }
+  void take(std::uint64_t begin, std::uint64_t end) { narrow(begin, end - begin); }
 
+  // Not by a jump: for bits that no processor foresees.
   bool bit(std::uint32_t one) {
     const std::uint64_t unit = range_ >> kProbabilityBits;
     const std::uint64_t split = unit * one, rest = (unit << kProbabilityBits) - split;
     const bool bit = code_ < split;
-    // Not by a jump: many bits are such as no processor foresees.
     const std::uint64_t zero = std::uint64_t{bit} - 1;
-    code_ -= split & zero;
-    range_ = split ^ ((split ^ rest) & zero);
-    refill();
+    narrow(split & zero, split ^ ((split ^ rest) & zero));
     return bit;
+  }
+  // The same by a jump: for those that are nearly always 0.
+  bool rare_bit(std::uint32_t one) {
+    const std::uint64_t unit = range_ >> kProbabilityBits;
+    const std::uint64_t split = unit * one;
+    if (code_ < split) [[unlikely]] {
+      narrow(0, split);
+      return true;
+    }
+    narrow(split, (unit << kProbabilityBits) - split);
+    return false;
   }
   std::uint32_t raw(int bits) {
     const std::uint64_t unit = range_ >> bits;
     const auto value = static_cast<std::uint32_t>(std::min<std::uint64_t>(code_ / unit, (1u << bits) - 1));
-    narrow(value, 1, unit);
+    narrow(unit * value, unit);
     return value;
   }
 
@@ -103,12 +111,9 @@ class RangeDecoder {
   bool at_end() const { return position_ >= bytes_.size(); }
 
  private:
-  void narrow(std::uint64_t low, std::uint64_t size, std::uint64_t unit) {
-    code_ -= unit * low;
-    range_ = unit * size;
-    refill();
-  }
-  void refill() {
+  void narrow(std::uint64_t begin, std::uint64_t size) {
+    code_ -= begin;
+    range_ = size;
     if (range_ >= kLeast) return;
     code_ = code_ << 32 | next();
     range_ <<= 32;
@@ -129,7 +134,6 @@ class RangeDecoder {
   std::size_t position_ = 0;
   std::uint64_t code_ = 0;
   std::uint64_t range_ = ~std::uint64_t{0};
-  std::uint64_t unit_ = 0;
 };
 
 // The probability of a 1 that follows what was seen: the mean of all bits at first (Krichevsky and Trofimov 1981), of
@@ -146,6 +150,11 @@ class AdaptiveBit {
     update(bit);
     return bit;
   }
+  bool get_rare(RangeDecoder& in) {
+    const bool bit = in.rare_bit(one());
+    update(bit);
+    return bit;
+  }
 
   // In [1, 2^16 - 1] of 2^16.
   std::uint32_t one() const {
@@ -153,9 +162,11 @@ class AdaptiveBit {
   }
   void update(bool bit) {
     const std::int32_t target = std::int32_t{bit} << kBits;
-    // Divided by a constant wherever it is one.
-    one_ += seen_ == kMemory ? (target - one_) / (kMemory + 2) : (target - one_) / (seen_ + 2);
-    seen_ += seen_ < kMemory;
+    if (seen_ == kMemory) [[likely]] {
+      one_ += (target - one_) / (kMemory + 2);  // by a constant
+    } else {
+      one_ += (target - one_) / (seen_++ + 2);
+    }
   }
 
  private:
