@@ -57,7 +57,9 @@ class DirectoryStore final : public ObjectStore {
     FLOTILLA_ASSIGN_OR_RETURN(DirectoryTree::Page found, tree_.list(prefix, after, limit, DirectoryTree::Depth::kAll));
     ListPage page;
     page.next = std::move(found.next);
-    for (DirectoryTree::Entry& entry : found.entries) page.objects.push_back({std::move(entry.key), entry.size, {}});
+    for (DirectoryTree::Entry& entry : found.entries) {
+      page.objects.push_back({std::move(entry.key), entry.size, {}, std::chrono::seconds(entry.modified)});
+    }
     return page;
   }
 

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <map>
 #include <mutex>
 
@@ -12,13 +13,13 @@ class MemoryStore final : public ObjectStore {
  public:
   Result<Object> get(std::string_view key) override {
     const std::lock_guard lock(mutex_);
-    FLOTILLA_ASSIGN_OR_RETURN(const Object* object, find(key));
-    return *object;
+    FLOTILLA_ASSIGN_OR_RETURN(const Stored* object, find(key));
+    return Object{object->bytes, object->etag};
   }
 
   Result<Bytes> get_range(std::string_view key, std::uint64_t offset, std::uint64_t length) override {
     const std::lock_guard lock(mutex_);
-    FLOTILLA_ASSIGN_OR_RETURN(const Object* object, find(key));
+    FLOTILLA_ASSIGN_OR_RETURN(const Stored* object, find(key));
     const std::uint64_t size = object->bytes.size();
     if (offset > size) return invalid_argument(fmt::format("'{}': offset {} is past the end, {}", key, offset, size));
     const auto begin = object->bytes.begin() + static_cast<std::ptrdiff_t>(offset);
@@ -27,7 +28,7 @@ class MemoryStore final : public ObjectStore {
 
   Result<ObjectInfo> head(std::string_view key) override {
     const std::lock_guard lock(mutex_);
-    FLOTILLA_ASSIGN_OR_RETURN(const Object* object, find(key));
+    FLOTILLA_ASSIGN_OR_RETURN(const Stored* object, find(key));
     return ObjectInfo{std::string(key), object->bytes.size(), object->etag};
   }
 
@@ -65,7 +66,7 @@ class MemoryStore final : public ObjectStore {
         page.next = page.objects.back().key;
         break;
       }
-      page.objects.push_back({it->first, it->second.bytes.size(), {}});
+      page.objects.push_back({it->first, it->second.bytes.size(), {}, it->second.modified});
     }
     return page;
   }
@@ -79,7 +80,11 @@ class MemoryStore final : public ObjectStore {
   }
 
  private:
-  Result<const Object*> find(std::string_view key) {
+  struct Stored : Object {
+    std::chrono::seconds modified{0};
+  };
+
+  Result<const Stored*> find(std::string_view key) {
     FLOTILLA_RETURN_IF_ERROR(check_key(key));
     const auto found = objects_.find(key);
     if (found == objects_.end()) return not_found(fmt::format("'{}' does not exist", key));
@@ -103,14 +108,16 @@ class MemoryStore final : public ObjectStore {
 
   Result<ETag> write(std::string_view key, ByteSpan bytes) {
     FLOTILLA_RETURN_IF_ERROR(check_nesting(key));
-    Object object{Bytes(bytes.begin(), bytes.end()), content_tag(bytes)};
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    Stored object{{Bytes(bytes.begin(), bytes.end()), content_tag(bytes)},
+                  std::chrono::duration_cast<std::chrono::seconds>(now)};
     ETag etag = object.etag;
     objects_.insert_or_assign(std::string(key), std::move(object));
     return etag;
   }
 
   std::mutex mutex_;
-  std::map<std::string, Object, std::less<>> objects_;
+  std::map<std::string, Stored, std::less<>> objects_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,7 +25,8 @@ struct Object {
 struct ObjectInfo {
   std::string key;
   std::uint64_t size = 0;
-  ETag etag;  // empty in listings: a folder would have to read every object for it
+  ETag etag;                         // empty in listings: a folder would have to read every object for it
+  std::chrono::seconds modified{0};  // in listings: since 1970, by the hub's clock; 0: not known
 };
 
 struct ListPage {

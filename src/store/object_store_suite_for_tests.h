@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <set>
 #include <thread>
@@ -178,6 +179,19 @@ TEST_P(ObjectStoreTest, ListsInByteOrderOfWholeKeys) {
   EXPECT_THAT(keys("r/", "r/a~"), ElementsAre("r/b"));
   EXPECT_THAT(keys("r/", "a"), ElementsAre("r/B", "r/a-x", "r/a.x", "r/a/z", "r/a0", "r/aa/b", "r/b"));
   EXPECT_THAT(keys("r/", "z"), IsEmpty());
+}
+
+TEST_P(ObjectStoreTest, AListingSaysWhenAnObjectWasWritten) {
+  const auto now = [] {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  };
+  const auto before = now();
+  ASSERT_TRUE(store().put_if_absent("hub/a", as_bytes("x")).ok());
+  const auto page = store().list("hub/", {}, 10);
+  ASSERT_TRUE(page.ok()) << page.status().to_string();
+  ASSERT_EQ(page->objects.size(), 1u);
+  EXPECT_GE(page->objects[0].modified, before - std::chrono::seconds(1)) << "file systems have coarse clocks";
+  EXPECT_LE(page->objects[0].modified, now());
 }
 
 TEST_P(ObjectStoreTest, PagesCoverEverythingOnce) {

@@ -221,7 +221,9 @@ class S3Store final : public ObjectStore {
       std::string key = std::string(lead) + entry.key.substr(base.size());
       if (listing.truncated) page.next = key;
       // A bucket may hold what others put there.
-      if (key > after && check_key(key).ok()) page.objects.push_back({std::move(key), entry.size, {}});
+      if (key > after && check_key(key).ok()) {
+        page.objects.push_back({std::move(key), entry.size, {}, entry.modified});
+      }
     }
     return page;
   }

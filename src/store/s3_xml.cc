@@ -153,6 +153,26 @@ class XmlReader {
   std::size_t at_ = 0;
 };
 
+// "2009-10-12T17:50:30.000Z"; 0 for anything else.
+std::chrono::seconds iso_time(std::string_view text) {
+  bool right = text.size() >= 20 && text.ends_with('Z');
+  const auto number = [&](std::size_t at, std::size_t digits, unsigned most) {
+    unsigned value = 0;
+    if (!right) return value;
+    const char* begin = text.data() + at;
+    const auto [stop, error] = std::from_chars(begin, begin + digits, value);
+    right = error == std::errc() && stop == begin + digits && value <= most;
+    return value;
+  };
+  const unsigned year = number(0, 4, 9999), month = number(5, 2, 12), day = number(8, 2, 31);
+  const unsigned hours = number(11, 2, 23), minutes = number(14, 2, 59), seconds = number(17, 2, 60);
+  const std::chrono::year_month_day date(std::chrono::year(static_cast<int>(year)), std::chrono::month(month),
+                                         std::chrono::day(day));
+  if (!right || !date.ok()) return {};
+  return std::chrono::sys_days(date).time_since_epoch() + std::chrono::hours(hours) + std::chrono::minutes(minutes) +
+         std::chrono::seconds(seconds);
+}
+
 Result<XmlNode> document_named(std::string_view text, std::string_view name) {
   FLOTILLA_ASSIGN_OR_RETURN(XmlNode root, parse_xml(text));
   if (root.name != name)
@@ -190,6 +210,7 @@ Result<BucketListing> parse_s3_listing(std::string_view text) {
     const auto [stop, error] = std::from_chars(size.data(), size.data() + size.size(), entry.size);
     if (error != std::errc() || stop != size.data() + size.size()) return data_loss("a listed object without a size");
     if (entry.key.empty()) return data_loss("a listed object without a key");
+    entry.modified = iso_time(each.child_text("LastModified"));
     if (!listing.entries.empty() && entry.key <= listing.entries.back().key) {
       return data_loss("a listing that is not in order");
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ struct BucketListing {
   struct Entry {
     std::string key;
     std::uint64_t size = 0;
+    std::chrono::seconds modified{0};  // since 1970; 0 when the server does not say
   };
   std::vector<Entry> entries;
   bool truncated = false;

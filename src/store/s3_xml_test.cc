@@ -9,7 +9,8 @@ constexpr std::string_view kListing =
     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
     "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>bucket</Name><Prefix/>\n"
     "<KeyCount>2</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>true</IsTruncated>\n"
-    "<Contents><Key>a&amp;&#x62;</Key><ETag>&quot;x&quot;</ETag><Size>12</Size><Owner><ID>1</ID></Owner></Contents>\n"
+    "<Contents><Key>a&amp;&#x62;</Key><ETag>&quot;x&quot;</ETag><LastModified>2026-12-01T15:04:54.000Z</"
+    "LastModified><Size>12</Size><Owner><ID>1</ID></Owner></Contents>\n"
     "<Contents><Key>b</Key><Size>0</Size></Contents>"
     "<NextContinuationToken>t</NextContinuationToken></ListBucketResult>\n";
 
@@ -20,7 +21,21 @@ TEST(S3XmlTest, ReadsAListing) {
   ASSERT_EQ(listing->entries.size(), 2u);
   EXPECT_EQ(listing->entries[0].key, "a&b");
   EXPECT_EQ(listing->entries[0].size, 12u);
+  EXPECT_EQ(listing->entries[0].modified.count(), 1796137494);
   EXPECT_EQ(listing->entries[1].key, "b");
+  EXPECT_EQ(listing->entries[1].modified.count(), 0);
+}
+
+TEST(S3XmlTest, ATimeThatIsNoneIsNotKnown) {
+  for (const char* time : {"", "yesterday", "2026-13-01T15:04:54.000Z", "2026-02-30T15:04:54.000Z",
+                           "2026-12-01T15:04:54", "2026-12-0aT15:04:54.000Z", "20261201T150454Z0000000Z"}) {
+    std::string text(kListing);
+    const std::string_view right = "2026-12-01T15:04:54.000Z";
+    text.replace(text.find(right), right.size(), time);
+    const auto listing = parse_s3_listing(text);
+    ASSERT_TRUE(listing.ok());
+    EXPECT_EQ(listing->entries[0].modified.count(), 0) << time;
+  }
 }
 
 TEST(S3XmlTest, RefusesEveryPrefixOfAListing) {
