@@ -83,12 +83,12 @@ struct ToyRun {
   }
 
   // Another state each time: version 0 is the toy model.
-  Version publish() {
+  Version publish(std::uint64_t step = 0) {
     GridState state = toy_model().state;
     state.tensors[0].q[0] = static_cast<std::int8_t>(published_);
     for (auto& q : state.tensors[1].vector_q) q = static_cast<std::int16_t>(q + 100 * published_);
     ++published_;
-    return publisher->publish(state, 0).value().version;
+    return publisher->publish(state, step).value().version;
   }
   void want(std::int64_t groups, RunState state = RunState::kRunning) {
     FLOTILLA_CHECK(publisher->update_head(state, groups).ok());

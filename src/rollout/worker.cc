@@ -111,6 +111,7 @@ class Worker {
       }
       FLOTILLA_RETURN_IF_ERROR(head.status());
       if (head->state == RunState::kFinished) return ok_status();
+      newest_ = head->version;
       const std::int64_t room = options_.upload_queue - uploader_->waiting();
       if (point_) point_->see(head->version, clock_.monotonic());
       look();
@@ -198,6 +199,7 @@ class Worker {
 
   Status swap_in_newest() {
     const nanoseconds begin = clock_.monotonic();
+    if (!version_ || version_->version != newest_) tell("fetching");
     FLOTILLA_ASSIGN_OR_RETURN(std::optional<NextVersion> next,
                               retrier_.run("get", "weights", stop_, [this] { return subscriber_->pull(); }));
     if (!next) return ok_status();
@@ -275,6 +277,10 @@ class Worker {
     }
     if (swaps_within_sweeps()) {
       hooks.newer = [&]() -> std::optional<NextVersion> {
+        if (const auto head = watch->head(); head && head->version != newest_) {
+          newest_ = head->version;
+          tell("working");
+        }
         taken = watch->take();
         if (!taken) return std::nullopt;
         taken_at = clock_.monotonic();
@@ -435,6 +441,7 @@ class Worker {
                              {"tokens_per_second", tokens_per_second_},
                              {"version", nullptr}};
     if (version_) status["version"] = version_->version.value();
+    status["newest"] = newest_ ? nlohmann::json(newest_->value()) : nlohmann::json();
     uploader_->set_status(std::move(status));
   }
 
@@ -468,6 +475,7 @@ class Worker {
   std::unique_ptr<Subscriber> subscriber_;
   std::unique_ptr<Uploader> uploader_;
   std::optional<NextVersion> version_;  // that the engine holds; without weights
+  std::optional<Version> newest_;       // that head was seen to name
 
   bool started_ = false;
   std::string waits_for_;

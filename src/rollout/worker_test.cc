@@ -419,6 +419,7 @@ TEST_F(WorkerTest, TellsTheHubHowItIs) {
   EXPECT_EQ(status["run"], "owner/run");
   EXPECT_EQ(status["state"], "waiting");
   EXPECT_EQ(status["uploaded"], 2);
+  EXPECT_EQ(status["newest"], status["version"]) << "the lease";
   EXPECT_EQ(status["version"], 0);
   EXPECT_EQ(status["counter"], 2);
   EXPECT_EQ(status["operator"], status["worker"]);

@@ -391,13 +391,23 @@ Result<Found> HubSubscriber::find(Version target, const Sha256Digest* manifest_d
 
 Result<std::optional<NextVersion>> HubSubscriber::pull() {
   if (!head_) FLOTILLA_RETURN_IF_ERROR(poll().status());
-  if (held_ && held_->version == head_->version) return std::optional<NextVersion>();
-  if (next_ && next_->version.version == head_->version) return std::optional(next_->version);
-  next_.reset();
-  FLOTILLA_ASSIGN_OR_RETURN(
-      next_, find(head_->version, &head_->manifest, nullptr)
-                 .with_context(fmt::format("pull version {} of run '{}'", head_->version.value(), layout_.prefix)));
-  return std::optional(next_->version);
+  while (true) {
+    if (held_ && held_->version == head_->version) return std::optional<NextVersion>();
+    if (next_ && next_->version.version == head_->version) return std::optional(next_->version);
+    next_.reset();
+    const Version target = head_->version;
+    auto found = find(target, &head_->manifest, nullptr)
+                     .with_context(fmt::format("pull version {} of run '{}'", target.value(), layout_.prefix));
+    if (found.ok()) {
+      next_ = *std::move(found);
+      return std::optional(next_->version);
+    }
+    // It may have been removed since head was read: then head leads on.
+    const StatusCode code = found.status().code();
+    if (code != StatusCode::kNotFound && code != StatusCode::kDataLoss) return found.status();
+    if (!poll().ok() || head_->version == target) return found.status();
+    log_warning(kLog, "{}; head is at version {} by now", found.status().message(), head_->version.value());
+  }
 }
 
 void HubSubscriber::hold() {
@@ -409,10 +419,16 @@ void HubSubscriber::hold() {
 
 Result<PulledVersion> HubSubscriber::fetch(Version version) {
   auto state = std::make_shared<GridState>();
-  FLOTILLA_ASSIGN_OR_RETURN(
-      Found found, find(version, nullptr, state.get())
-                       .with_context(fmt::format("fetch version {} of run '{}'", version.value(), layout_.prefix)));
-  NextVersion& next = found.version;
+  auto found = find(version, nullptr, state.get());
+  if (found.status().code() == StatusCode::kNotFound) {
+    return not_found(fmt::format(
+        "run '{}': version {} is not on the hub: it was removed (docs/design/retention.md) or never published: {}",
+        layout_.prefix, version.value(), found.status().message()));
+  }
+  if (!found.ok()) {
+    return found.status().with_context(fmt::format("fetch version {} of run '{}'", version.value(), layout_.prefix));
+  }
+  NextVersion& next = found->version;
   return PulledVersion{version, next.state_digest, std::move(state), next.bytes, std::move(next.path)};
 }
 

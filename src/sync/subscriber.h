@@ -56,7 +56,8 @@ class Subscriber {
 
   // Reads `head`. not_found before the first version.
   virtual Result<Head> poll() = 0;
-  // The version that the last poll named, or none when it is held; fetches nothing when it was pulled last.
+  // The version that the last poll named, or none when it is held; fetches nothing when it was pulled last. One that
+  // has been removed since (retention.h) gives way to what head names by now.
   virtual Result<std::optional<NextVersion>> pull() = 0;
   // SubscriberOptions::held gives the version that was pulled last from now on.
   virtual void hold() = 0;
