@@ -1,7 +1,9 @@
 #include "store/object_store.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <iterator>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -67,6 +69,24 @@ Result<Bytes> ObjectStore::get_range_unless_stopped(std::string_view key, std::u
                                                     const std::stop_token& stop) {
   if (stop.stop_requested()) return cancelled(fmt::format("'{}': asked to stop", key));
   return get_range(key, offset, length);
+}
+
+Result<std::optional<Object>> ObjectStore::get_when_changed(std::string_view key, const ETag& known, std::uint64_t most,
+                                                            const Watching& watching) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + watching.time;
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  while (true) {
+    FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, get_range(key, 0, most));
+    ETag tag = content_tag(bytes);
+    if (tag != known) return std::optional(Object{std::move(bytes), std::move(tag)});
+    const auto now = Clock::now();
+    if (now >= end) return std::optional<Object>();
+    never.wait_until(lock, watching.stop, std::min(end, now + watching.look), [] { return false; });
+    if (watching.stop.stop_requested()) return cancelled(fmt::format("'{}': asked to stop", key));
+  }
 }
 
 ETag content_tag(ByteSpan bytes) { return sha256(bytes).to_hex().substr(0, 32); }

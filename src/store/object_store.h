@@ -34,6 +34,13 @@ struct ListPage {
   std::string next;                 // pass as `after` for the next page; empty when this was the last one
 };
 
+// How to wait for another state of an object.
+struct Watching {
+  std::chrono::milliseconds time{0};      // how long; 0: looks once
+  std::chrono::milliseconds look{1'000};  // between two looks, of stores that are not told of changes
+  std::stop_token stop = {};
+};
+
 // The hub as all parties see it. Keys are '/'-separated names of [A-Za-z0-9._-], no empty, "." or ".." part, at most
 // 255 bytes a part and 512 in all; anything else is invalid_argument. No key may continue another one ("a" and "a/b"):
 // a folder cannot hold both, and says so with invalid_argument. Thread safe. A write is all or nothing and durable when
@@ -50,6 +57,10 @@ class ObjectStore {
   virtual Result<Bytes> get_range_unless_stopped(std::string_view key, std::uint64_t offset, std::uint64_t length,
                                                  const std::stop_token& stop);
   virtual Result<ObjectInfo> head(std::string_view key) = 0;
+  // The first `most` bytes of the object, as soon as its state is not `known`; nothing when it still is after the time.
+  // `known` is the tag that the last call gave, which no other operation knows, or empty. cancelled on a stop.
+  virtual Result<std::optional<Object>> get_when_changed(std::string_view key, const ETag& known, std::uint64_t most,
+                                                         const Watching& watching);
 
   // Creates the object; already_exists when the key is taken, whatever its bytes.
   virtual Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) = 0;

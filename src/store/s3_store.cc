@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <mutex>
 
 #include <fmt/format.h>
 
 #include "base/hashing.h"
 #include "base/log.h"
+#include "store/change_watch.h"
 #include "store/s3_xml.h"
 
 namespace flotilla {
@@ -20,6 +23,10 @@ constexpr std::uint64_t kPartsMax = 10'000;
 constexpr int kRestarts = 3;
 // "Processing of a CompleteMultipartUpload request could take several minutes", says Amazon.
 constexpr std::chrono::minutes kJoinTime{5};
+// For an object to change: short enough for what stands between to keep the connection, and for one that is dead to be
+// found out.
+constexpr std::chrono::seconds kChangeTime{20};
+constexpr std::chrono::seconds kChangeAnswerTime{30};
 
 std::optional<std::uint64_t> parse_number(std::string_view text) {
   std::uint64_t value = 0;
@@ -154,6 +161,13 @@ class S3Store final : public ObjectStore {
     return ObjectInfo{std::string(key), *size, ETag(answer.head.header("etag"))};
   }
 
+  Result<std::optional<Object>> get_when_changed(std::string_view key, const ETag& known, std::uint64_t most,
+                                                 const Watching& watching) override {
+    FLOTILLA_RETURN_IF_ERROR(check_key(key));
+    if (watching.time.count() == 0) return get_if_changed(key, known, most, {}, watching.stop);
+    return watch(std::string(key), most).wait(known, watching);
+  }
+
   Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) override {
     FLOTILLA_RETURN_IF_ERROR(check_key(key));
     if (client_->single_writer() || bytes.size() >= client_->options().multipart_bytes) {
@@ -286,6 +300,38 @@ class S3Store final : public ObjectStore {
     return not_found(fmt::format("'{}' does not exist", client_->where(key)));
   }
 
+  // Nothing when the object's tag is `known`; a server that can (RFC 7240) waits for another for so long.
+  Result<std::optional<Object>> get_if_changed(std::string_view key, const ETag& known, std::uint64_t most,
+                                               std::chrono::seconds wait, const std::stop_token& stop) {
+    S3Call call{.method = "GET",
+                .object = client_->object_key(key),
+                .headers = {{"range", fmt::format("bytes=0-{}", most - 1)}},
+                .accepted = {304, 416}};
+    if (!known.empty()) call.headers.emplace_back("if-none-match", known);
+    if (!known.empty() && wait.count() > 0) {
+      call.headers.emplace_back("prefer", fmt::format("wait={}", wait.count()));
+      call.answer_within = kChangeAnswerTime;
+    }
+    auto answer = client_->call([&] { return call; }, nullptr, StopEvent(stop));
+    if (answer.status().code() == StatusCode::kNotFound) return missing(key);
+    if (!answer.ok()) return answer.status();
+    if (answer->head.status == 304) return std::optional<Object>();
+    if (answer->head.status == 416) answer->text.clear();  // HTTP has no ranges of an empty object
+    const ByteSpan bytes = as_bytes(answer->text).first(std::min<std::size_t>(answer->text.size(), most));
+    return std::optional(Object{Bytes(bytes.begin(), bytes.end()), ETag(answer->head.header("etag"))});
+  }
+
+  ChangeWatch& watch(std::string key, std::uint64_t most) {
+    const std::lock_guard lock(watches_mutex_);
+    std::unique_ptr<ChangeWatch>& watch = watches_[{key, most}];
+    if (watch == nullptr) {
+      watch = std::make_unique<ChangeWatch>([this, key, most](const ETag& known, const std::stop_token& stop) {
+        return get_if_changed(key, known, most, kChangeTime, stop);
+      });
+    }
+    return *watch;
+  }
+
   // The status of the answer that ended it: success, or 416.
   Result<int> fetch(std::string_view key, Download& download, const StopEvent& stop) {
     for (int restart = 0; restart < kRestarts; ++restart) {
@@ -394,6 +440,8 @@ class S3Store final : public ObjectStore {
   }
 
   const std::unique_ptr<S3Client> client_;
+  std::mutex watches_mutex_;
+  std::map<std::pair<std::string, std::uint64_t>, std::unique_ptr<ChangeWatch>> watches_;  // they use what is above
 };
 
 }  // namespace
