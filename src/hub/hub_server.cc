@@ -47,7 +47,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kHeaderBytesMax = 16 << 10;
 constexpr std::size_t kHeadersMax = 100;
 constexpr std::size_t kPieceBytes = 256 << 10;
-constexpr std::chrono::milliseconds kLook{200};  // between two looks at an object that is waited for
+constexpr std::chrono::seconds kLook{1};  // between two looks at a client that waits, and at its time
 constexpr std::chrono::milliseconds kAcceptPause{200};
 // What is read and dropped after an answer that came before its request's end.
 constexpr std::size_t kDrainedBytesMax = 64 << 20;
@@ -135,9 +135,18 @@ class Session : public std::enable_shared_from_this<Session> {
   virtual net::awaitable<void> run(std::shared_ptr<Session> self) = 0;
   virtual net::any_io_executor executor() = 0;
   virtual void close() = 0;
-  // Closes unless a request is being answered.
+  // Whether what a request waits for is there.
+  virtual void look() = 0;
+  // Closes unless a request is being answered; one that waits is answered now.
   void leave() {
-    if (idle_) close();
+    if (idle_) {
+      close();
+    } else {
+      look();
+    }
+  }
+  static void wake(const std::weak_ptr<Session>& session) {
+    if (const auto held = session.lock()) net::post(held->executor(), [held] { held->look(); });
   }
 
  protected:
@@ -160,6 +169,7 @@ class StreamSession final : public Session {
     timer_.cancel();
     tcp_layer().close();
   }
+  void look() override { timer_.cancel(); }
 
   net::awaitable<void> run([[maybe_unused]] std::shared_ptr<Session> self) override {
     error_code error;
@@ -230,11 +240,13 @@ class StreamSession final : public Session {
     if (unread_) keep_alive = false;  // its rest is not worth reading
 
     std::optional<HubAnswer> answer = call->answer(shared_.stopping);
-    while (!answer) {
-      timer_.expires_after(kLook);
-      co_await timer_.async_wait(into(error));
-      if (!tcp_layer().socket().is_open() || has_left()) co_return false;
-      answer = call->answer(shared_.stopping);
+    if (!answer) {
+      const auto waiter = call->wait([session = weak_from_this()] { wake(session); });
+      while (!(answer = call->answer(shared_.stopping))) {
+        timer_.expires_after(kLook);
+        co_await timer_.async_wait(into(error));
+        if (!tcp_layer().socket().is_open() || has_left()) co_return false;
+      }
     }
     if (shared_.stopping) keep_alive = false;
     const bool sent = co_await send(*std::move(answer), keep_alive, head_only);

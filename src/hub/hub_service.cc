@@ -28,7 +28,11 @@ bool has_body(const S3Request& request) {
 }  // namespace
 
 HubService::HubService(std::string root, TokenStore& tokens, HubMetrics& metrics, const Clock& clock)
-    : metrics_(metrics), clock_(clock), admission_(tokens, clock), objects_(std::move(root), tokens) {}
+    : metrics_(metrics),
+      clock_(clock),
+      admission_(tokens, clock),
+      objects_(std::move(root), tokens),
+      watch_([this](const std::string& key) { return objects_.state_of(key); }) {}
 
 std::unique_ptr<HubService::Call> HubService::begin(SigV4Request request, std::string target, std::string peer) {
   std::unique_ptr<Call> call(new Call(*this, request.method, std::move(target), std::move(peer)));
@@ -110,6 +114,10 @@ std::optional<HubAnswer> HubService::Call::answer(bool last) {
   service_.admission_.took_effect(*admitted_);
   if (answer.refused) note(*answer.refused, admitted_->token.id);
   return dressed(std::move(answer));
+}
+
+std::unique_ptr<KeyWatch::Waiter> HubService::Call::wait(std::function<void()> ring) {
+  return std::make_unique<KeyWatch::Waiter>(service_.watch_, admitted_->request.key, std::move(ring));
 }
 
 void HubService::Call::note(const S3Error& error, const std::string& token) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "hub/admission.h"
 #include "hub/hub_metrics.h"
+#include "hub/key_watch.h"
 #include "hub/object_service.h"
 
 namespace flotilla {
@@ -28,6 +30,8 @@ class HubService {
     // Nothing as long as an object that is waited for is the same: ask again, after a pause. With `last` there is one
     // in any case. Once.
     std::optional<HubAnswer> answer(bool last = false);
+    // After no answer: calls `ring` when there may be one, until it goes; what happened before is not told.
+    std::unique_ptr<KeyWatch::Waiter> wait(std::function<void()> ring);
     bool may_wait() const;
 
    private:
@@ -68,6 +72,7 @@ class HubService {
   const Clock& clock_;
   Admission admission_;
   ObjectService objects_;
+  KeyWatch watch_;
   QuietLog log_;
 };
 

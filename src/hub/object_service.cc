@@ -192,6 +192,14 @@ S3Result<HubAnswer> ObjectService::read(const S3Request& request) const {
   return answer;
 }
 
+std::string ObjectService::state_of(const std::string& key) const {
+  const auto file = tree_.open(key);
+  struct stat info {};
+  if (!file.ok() || ::fstat(file->fd.get(), &info) != 0) return std::string(status_code_name(file.status().code()));
+  return fmt::format("{} {} {} {}.{} {}.{}", info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec,
+                     info.st_mtim.tv_nsec, info.st_ctim.tv_sec, info.st_ctim.tv_nsec);
+}
+
 S3Result<HubAnswer> ObjectService::list(const S3Request& request) const {
   const std::string prefix = fmt::format("{}/{}", request.owner, request.listing.prefix);
   DirectoryTree::Page page;

@@ -67,6 +67,9 @@ class ObjectService {
   // has ended, owners with a quota are asked to come again.
   Status maintain(std::time_t now);
 
+  // Another one after each change of the object.
+  std::string state_of(const std::string& key) const;
+
   Status health() const { return tree_.open_root().status(); }
   std::map<std::string, std::uint64_t> used_by_owner() const { return owners_.used(); }
 
