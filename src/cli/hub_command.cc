@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +10,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/stop_signals.h"
 #include "hub/folder_lock.h"
@@ -44,8 +47,20 @@ struct HubServeOptions {
   std::int64_t grace_s = 30;
 };
 
+// A connection takes a handle, and another while an object is on its way. Systems begin with fewer than they allow.
+void allow_handles(std::size_t connections) {
+  const rlim_t wanted = 2 * connections + 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == wanted) return;
+  log_warning("hub", "the system allows {} open files; {} connections may need {}", limit.rlim_cur, connections,
+              wanted);
+}
+
 Status serve_hub(const HubServeOptions& options) {
   StopSignals signals;
+  allow_handles(options.server.connections_max);
   const fs::path folder = fs::absolute(options.hub.folder).lexically_normal();
   std::error_code error;
   if (options.make) fs::create_directories(folder, error);

@@ -2,7 +2,14 @@
 
 #include <malloc.h>
 
+#include <utility>
+
 namespace flotilla {
+namespace {
+
+constexpr std::chrono::seconds kLookTime{20};  // for head to move
+
+}  // namespace
 
 VersionWatch::VersionWatch(Subscriber& subscriber, Version held, Options options, EventSink& events, const Clock& clock)
     : subscriber_(subscriber),
@@ -26,9 +33,15 @@ std::optional<VersionWatch::Fetched> VersionWatch::take() {
 }
 
 void VersionWatch::loaded() {
-  const std::lock_guard lock(mutex_);
-  FLOTILLA_CHECK(taken_);
-  loaded_ = true;
+  std::stop_source wake;
+  {
+    const std::lock_guard lock(mutex_);
+    FLOTILLA_CHECK(taken_);
+    loaded_ = true;
+    wake = wake_;
+    changed_.notify_all();
+  }
+  wake.request_stop();
 }
 
 void VersionWatch::hold_what_is_loaded() {
@@ -52,29 +65,44 @@ void VersionWatch::work(const std::stop_token& stop) {
   head_.reset();
 }
 
-void VersionWatch::watch(const std::stop_token& stop) {
-  do {
-    hold_what_is_loaded();
-    const auto head = retrier_.run("get", "head", stop, [this] { return subscriber_.poll(); });
-    if (!head.ok()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      head_ = *head;
-    }
-    if (!options_.fetch || head->version == newest_ || stop.stop_requested()) continue;
-    {
-      // Nobody may change what is held while the new version is made out of it.
-      const std::lock_guard lock(mutex_);
-      if (taken_) continue;
-      fetched_.reset();
-    }
-    const auto begin = clock_.monotonic();
-    auto pulled = retrier_.run("get", "weights", stop, [this] { return subscriber_.pull(); });
-    if (!pulled.ok()) return;
-    newest_ = head->version;
+// Ends early when what was taken is loaded: cancelled.
+Result<Head> VersionWatch::look(const std::stop_token& stop, std::chrono::milliseconds time) {
+  std::stop_source wake;
+  {
     const std::lock_guard lock(mutex_);
-    if (*pulled) fetched_ = {**std::move(pulled), clock_.monotonic() - begin};
-  } while (wait_unless_stopped(stop, options_.poll));
+    if (loaded_) return cancelled("a version is loaded");
+    wake_ = wake;
+  }
+  const std::stop_callback ends(stop, [&wake] { wake.request_stop(); });
+  const Watching watching{.time = time, .look = options_.poll, .stop = wake.get_token()};
+  return retrier_.run("get", "head", wake.get_token(), [&] { return subscriber_.poll(watching); });
+}
+
+void VersionWatch::watch(const std::stop_token& stop) {
+  std::chrono::milliseconds time{0};
+  while (!stop.stop_requested()) {
+    hold_what_is_loaded();
+    const auto head = look(stop, std::exchange(time, {}));
+    if (head.status().code() == StatusCode::kCancelled) continue;
+    if (!head.ok()) return;
+    time = kLookTime;
+    std::unique_lock lock(mutex_);
+    head_ = *head;
+    if (!options_.fetch || head->version == newest_) continue;
+    // Nobody may change what is held while the new version is made out of it.
+    if (!taken_) {
+      fetched_.reset();
+      lock.unlock();
+      auto pulled = retrier_.run("get", "weights", stop, [this] { return subscriber_.pull(); });
+      if (!pulled.ok()) return;
+      newest_ = head->version;
+      lock.lock();
+      if (*pulled) fetched_ = {**std::move(pulled), clock_.monotonic()};
+    }
+    // Mostly it takes one forward call until it is loaded.
+    changed_.wait_for(lock, stop, options_.poll, [this] { return loaded_; });
+    time = {};
+  }
 }
 
 }  // namespace flotilla

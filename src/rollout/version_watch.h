@@ -1,9 +1,11 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "base/clock.h"
@@ -22,14 +24,14 @@ namespace flotilla {
 class VersionWatch {
  public:
   struct Options {
-    bool fetch = false;  // new versions, or look at `head` only
-    std::chrono::milliseconds poll{1'000};
+    bool fetch = false;                     // new versions, or look at `head` only
+    std::chrono::milliseconds poll{1'000};  // between two looks, of hubs that do not say when `head` moves
     RetryPolicy retry;
     std::uint64_t seed = 0;  // of the pauses' jitter
   };
   struct Fetched {
     NextVersion version;
-    std::chrono::nanoseconds duration{0};  // fetch and check
+    std::chrono::nanoseconds ready{0};  // Clock::monotonic() after fetch and check
   };
 
   // `held`: the newest version that is known. All outlive the watch.
@@ -49,6 +51,7 @@ class VersionWatch {
  private:
   void work(const std::stop_token& stop);
   void watch(const std::stop_token& stop);
+  Result<Head> look(const std::stop_token& stop, std::chrono::milliseconds time);
   void hold_what_is_loaded();
 
   Subscriber& subscriber_;
@@ -58,6 +61,8 @@ class VersionWatch {
   Version newest_;  // of the thread below
 
   mutable std::mutex mutex_;  // for those below
+  std::condition_variable_any changed_;
+  std::stop_source wake_;  // ends the look under way
   std::optional<Head> head_;
   std::optional<Fetched> fetched_;
   bool taken_ = false;   // and the subscriber does not know yet that it is held

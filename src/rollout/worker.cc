@@ -104,9 +104,11 @@ class Worker {
     while (true) {
       if (stop_.stop_requested()) return cancelled("asked to stop");
       FLOTILLA_RETURN_IF_ERROR(uploader_->status());
-      const auto head = retrier_.run("get", options_.layout.head(), stop_, [this] { return subscriber_->poll(); });
+      const Watching watching{.time = std::exchange(patience_, {}), .look = options_.poll, .stop = stop_};
+      const auto head = retrier_.run("get", options_.layout.head(), stop_, [&] { return subscriber_->poll(watching); });
       if (head.status().code() == StatusCode::kNotFound) {
         FLOTILLA_RETURN_IF_ERROR(wait("the first version"));
+        if (!wait_unless_stopped(stop_, options_.poll)) return cancelled("asked to stop");
         continue;
       }
       FLOTILLA_RETURN_IF_ERROR(head.status());
@@ -198,27 +200,32 @@ class Worker {
   }
 
   Status swap_in_newest() {
-    const nanoseconds begin = clock_.monotonic();
     if (!version_ || version_->version != newest_) tell("fetching");
     FLOTILLA_ASSIGN_OR_RETURN(std::optional<NextVersion> next,
                               retrier_.run("get", "weights", stop_, [this] { return subscriber_->pull(); }));
     if (!next) return ok_status();
+    const nanoseconds pulled = clock_.monotonic();
     FLOTILLA_RETURN_IF_ERROR(engine_->load(next->weights));
     next->weights = nullptr;
     subscriber_->hold();
     malloc_trim(0);  // else the allocator keeps what the version was made of
-    took(*std::move(next), clock_.monotonic() - begin);
+    took(*std::move(next), pulled, {});
     return ok_status();
   }
 
-  // The engine has the version now, and is all that has it.
-  void took(NextVersion next, nanoseconds duration) {
+  // The engine has the version now, and is all that has it. `swap`: when it began to take it; `wait`: before that.
+  void took(NextVersion next, nanoseconds swap, nanoseconds wait) {
     version_ = std::move(next);
+    const nanoseconds swapping = clock_.monotonic() - swap;
     events_.emit({"worker.pull",
                   {{"version", version_->version.value()},
                    {"bytes", version_->bytes},
                    {"path", version_->path},
-                   {"seconds", seconds_of(duration)}}});
+                   {"seconds", seconds_of(version_->fetching + version_->checking + wait + swapping)},
+                   {"fetch_seconds", seconds_of(version_->fetching)},
+                   {"check_seconds", seconds_of(version_->checking)},
+                   {"wait_seconds", seconds_of(wait)},
+                   {"swap_seconds", seconds_of(swapping)}}});
   }
 
   // Takes the next counter's group into the list.
@@ -289,7 +296,7 @@ class Worker {
       hooks.on_swap = [&](Version) {
         taken->version.weights = nullptr;
         watch->loaded();
-        took(std::move(taken->version), taken->duration + clock_.monotonic() - taken_at);
+        took(std::move(taken->version), taken_at, taken_at - taken->ready);
         taken.reset();
         tell("working");
       };
@@ -413,7 +420,7 @@ class Worker {
     return uploader_->status();
   }
 
-  // Until the next look at the hub.
+  // The next look at the hub waits until head moves, or it is time for another look at the rest.
   Status wait(const std::string& reason) {
     if (reason != waits_for_) {
       waits_for_ = reason;
@@ -422,7 +429,8 @@ class Worker {
       events_.emit({"worker.wait", {{"reason", reason}}});
       log_info("worker", "waiting for: {}", reason);
     }
-    return wait_unless_stopped(stop_, options_.poll) ? ok_status() : cancelled("asked to stop");
+    patience_ = options_.poll;
+    return stop_.stop_requested() ? cancelled("asked to stop") : ok_status();
   }
 
   void tell(std::string_view state) {
@@ -478,6 +486,7 @@ class Worker {
   std::optional<Version> newest_;       // that head was seen to name
 
   bool started_ = false;
+  milliseconds patience_{0};  // of the next look at the hub
   std::string waits_for_;
   std::int64_t begun_ = 0;  // groups
   double tokens_per_second_ = 0;

@@ -72,7 +72,7 @@ class HubSubscriber final : public Subscriber {
         events_(events),
         options_(std::move(options)) {}
 
-  Result<Head> poll() override;
+  Result<Head> poll(const Watching& watching) override;
   Result<std::optional<NextVersion>> pull() override;
   void hold() override;
   std::optional<Version> held() const override { return held_ ? std::optional(held_->version) : std::nullopt; }
@@ -82,7 +82,7 @@ class HubSubscriber final : public Subscriber {
   using Keys = std::set<std::string>;
 
   int check_threads() const { return options_.check_threads > 0 ? options_.check_threads : options_.threads; }
-  Result<Head> read_head();
+  Result<Head> read_head(const Watching& watching);
   Result<Manifest> read_manifest(Version version, const Sha256Digest* expected);
   Result<Manifest> manifest(Version version, const Sha256Digest* expected);
   Result<Path> cheapest_path(Version target, const Keys& bad);
@@ -102,8 +102,8 @@ class HubSubscriber final : public Subscriber {
   EventSink& events_;
   const SubscriberOptions options_;
 
-  std::optional<std::pair<Bytes, Head>> last_read_;  // bytes whose signature was checked
-  std::optional<Head> head_;                         // the newest one
+  std::optional<std::pair<ETag, Head>> last_read_;  // its signature was checked
+  std::optional<Head> head_;                        // the newest one
   struct Held {
     Version version;
     Sha256Digest state_digest;
@@ -114,21 +114,26 @@ class HubSubscriber final : public Subscriber {
   std::map<Version, Manifest> manifests_;  // a version has one manifest for all time
 };
 
-Result<Head> HubSubscriber::read_head() {
-  FLOTILLA_ASSIGN_OR_RETURN(Bytes bytes, read_small(store_, layout_.head(), kHeadBytesMax));
-  if (last_read_ && last_read_->first == bytes) return last_read_->second;  // most polls find nothing new
-  FLOTILLA_ASSIGN_OR_RETURN(Head head, head_from_json(as_text(bytes), learner_));
-  if (head.run != layout_.prefix) {
-    return failed_precondition(
-        fmt::format("'{}' belongs to the run '{}', not to '{}'", layout_.head(), head.run, layout_.prefix));
+Result<Head> HubSubscriber::read_head(const Watching& watching) {
+  const std::string key = layout_.head();
+  FLOTILLA_ASSIGN_OR_RETURN(
+      const std::optional<Object> read,
+      store_.get_when_changed(key, last_read_ ? last_read_->first : ETag(), kHeadBytesMax + 1, watching));
+  if (!read) return last_read_->second;
+  if (read->bytes.size() > kHeadBytesMax) {
+    return data_loss(fmt::format("'{}' has more than {} bytes", key, kHeadBytesMax));
   }
-  last_read_.emplace(std::move(bytes), head);
+  FLOTILLA_ASSIGN_OR_RETURN(Head head, head_from_json(as_text(read->bytes), learner_));
+  if (head.run != layout_.prefix) {
+    return failed_precondition(fmt::format("'{}' belongs to the run '{}', not to '{}'", key, head.run, layout_.prefix));
+  }
+  last_read_.emplace(read->etag, head);
   return head;
 }
 
-Result<Head> HubSubscriber::poll() {
-  auto found = read_head();
-  if (damaged(found.status())) found = read_head();
+Result<Head> HubSubscriber::poll(const Watching& watching) {
+  auto found = read_head(watching);
+  if (damaged(found.status())) found = read_head({});
   if (head_ && found.status().code() == StatusCode::kNotFound) {
     return unavailable(fmt::format("'{}' has vanished from the hub", layout_.head()));
   }
@@ -352,9 +357,11 @@ GridSource HubSubscriber::source_of(VersionParts parts, Checked checked) const {
 
 // With `state` it has the whole of it after success.
 Result<Found> HubSubscriber::find(Version target, const Sha256Digest* manifest_digest, GridState* state) {
+  auto begin = std::chrono::steady_clock::now();
   FLOTILLA_ASSIGN_OR_RETURN(const Manifest wanted, manifest(target, manifest_digest));
   Keys bad;
   std::uint64_t fetched = 0;
+  std::chrono::nanoseconds fetching{0}, checking{0};
   Status failure;
   // Each round ends, or takes an object out of the choice.
   while (true) {
@@ -363,8 +370,13 @@ Result<Found> HubSubscriber::find(Version target, const Sha256Digest* manifest_d
     const std::size_t bad_before = bad.size();
     if (state != nullptr) state->tensors.clear();
     auto parts = follow(*path, bad, fetched);
+    const auto middle = std::chrono::steady_clock::now();
     DeltaHistory history;
     auto checked = parts.ok() ? check(*path, *parts, bad, history, state) : parts.status();
+    const auto end = std::chrono::steady_clock::now();
+    fetching += middle - begin;
+    checking += end - middle;
+    begin = end;
     if (!checked.ok()) {
       failure = checked.status();
       if (bad.size() == bad_before) return failure;
@@ -375,7 +387,7 @@ Result<Found> HubSubscriber::find(Version target, const Sha256Digest* manifest_d
     if (checked->state_digest == wanted.state && right_history) {
       const Sha256Digest digest = checked->state_digest;
       GridSource weights = source_of(*std::move(parts), *std::move(checked));
-      return Found{NextVersion{target, digest, std::move(weights), fetched, path->text()},
+      return Found{NextVersion{target, digest, std::move(weights), fetched, path->text(), fetching, checking},
                    std::make_shared<const DeltaHistory>(std::move(history))};
     }
     failure =
@@ -390,7 +402,7 @@ Result<Found> HubSubscriber::find(Version target, const Sha256Digest* manifest_d
 }
 
 Result<std::optional<NextVersion>> HubSubscriber::pull() {
-  if (!head_) FLOTILLA_RETURN_IF_ERROR(poll().status());
+  if (!head_) FLOTILLA_RETURN_IF_ERROR(poll({}).status());
   while (true) {
     if (held_ && held_->version == head_->version) return std::optional<NextVersion>();
     if (next_ && next_->version.version == head_->version) return std::optional(next_->version);
@@ -405,7 +417,7 @@ Result<std::optional<NextVersion>> HubSubscriber::pull() {
     // It may have been removed since head was read: then head leads on.
     const StatusCode code = found.status().code();
     if (code != StatusCode::kNotFound && code != StatusCode::kDataLoss) return found.status();
-    if (!poll().ok() || head_->version == target) return found.status();
+    if (!poll({}).ok() || head_->version == target) return found.status();
     log_warning(kLog, "{}; head is at version {} by now", found.status().message(), head_->version.value());
   }
 }

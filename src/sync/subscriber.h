@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -32,6 +33,8 @@ struct NextVersion {
   GridSource weights;
   std::uint64_t bytes = 0;
   std::string path;
+  std::chrono::nanoseconds fetching{0};
+  std::chrono::nanoseconds checking{0};
 };
 
 struct SubscriberOptions {
@@ -54,8 +57,9 @@ class Subscriber {
                                             PublicKey learner, EventSink& events, SubscriberOptions options = {});
   virtual ~Subscriber() = default;
 
-  // Reads `head`. not_found before the first version.
-  virtual Result<Head> poll() = 0;
+  // Reads `head`, as soon as it is another than at the last time, or the time is over. not_found before the first
+  // version. cancelled on a stop, which leaves everything as it is.
+  virtual Result<Head> poll(const Watching& watching = {}) = 0;
   // The version that the last poll named, or none when it is held; fetches nothing when it was pulled last. One that
   // has been removed since (retention.h) gives way to what head names by now.
   virtual Result<std::optional<NextVersion>> pull() = 0;

@@ -7,6 +7,7 @@ import http.client
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -479,6 +480,23 @@ def a_stop_lets_requests_end(folder: pathlib.Path):
         assert (hub.folder / "ada/demo/late").read_bytes() == b"late"
 
 
+def more_connections_than_the_system_begins_with(folder: pathlib.Path):
+    """Shells and services start programs with few handles, and allow more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+    try:
+        hub = Hub("--connections", "200", "--connections-per-address", "200", folder=folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with hub:
+        client = hub.client(hub.token("ada", "--role", "learner"))
+        connections = [hub.connect() for _ in range(100)]
+        client.put_object(Bucket="ada", Key="demo/crowded", Body=b"x")
+        assert "flotilla_hub_connections 101\n" in hub.metrics(), hub.metrics()
+        for connection in connections:
+            connection.close()
+
+
 def wrong_uses_are_told(folder: pathlib.Path):
     def fails(code: int, message: str, *arguments: str):
         done = subprocess.run([BIN / "flotilla", "hub", *arguments], capture_output=True, text=True)
@@ -511,7 +529,8 @@ def main() -> int:
                         print(hub.logged())
                         raise
                     passed += 1
-    for test in (a_certificate_is_pinned, a_stop_lets_requests_end, wrong_uses_are_told):
+    for test in (a_certificate_is_pinned, a_stop_lets_requests_end, more_connections_than_the_system_begins_with,
+                 wrong_uses_are_told):
         if not wanted or test.__name__ in wanted:
             print(test.__name__, flush=True)
             with tempfile.TemporaryDirectory() as folder:

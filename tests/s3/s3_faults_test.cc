@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "fault_proxy.h"
+#include "net/fault_proxy.h"
 #include "s3_server.h"
 #include "sync/publisher.h"
 #include "sync/state_holder_for_tests.h"

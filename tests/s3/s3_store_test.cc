@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
+
+#include "hub/hub_server.h"
+#include "hub/token_store.h"
 #include "s3_server.h"
 #include "sync/publisher.h"
 #include "sync/state_holder_for_tests.h"
@@ -30,7 +35,69 @@ Hub s3_hub() {
           open_s3_store(server->address(server->fresh_prefix()), true, {}, server->options()).value()};
 }
 
-INSTANTIATE_TEST_SUITE_P(S3, ObjectStoreTest, ::testing::Values(Implementation{"s3", s3_hub, false}),
+// A hub server of our own, in this process.
+class OwnServer {
+ public:
+  OwnServer() {
+    std::filesystem::create_directory(root_);
+    server_ = HubServer::start({.port = 0, .metrics_port = 0, .threads = 4}, service_, metrics_).value();
+  }
+  S3Options options() const {
+    S3Options options;
+    options.environment = [this](const char* name) -> std::optional<std::string> {
+      if (std::string_view(name) == "AWS_ACCESS_KEY_ID") return issued_.token.id;
+      if (std::string_view(name) == "AWS_SECRET_ACCESS_KEY") return issued_.secret;
+      return std::nullopt;
+    };
+    return options;
+  }
+  std::unique_ptr<ObjectStore> store(S3Options options) const {
+    static std::atomic<int> count{0};
+    const auto address = fmt::format("s3://ada/run{}?endpoint=http://127.0.0.1:{}", ++count, server_->port());
+    return open_s3_store(address, false, {}, std::move(options)).value();
+  }
+  static const OwnServer& shared() {
+    static const OwnServer server;
+    return server;
+  }
+
+ private:
+  TemporaryFolder folder_;
+  const std::string root_ = (folder_.path() / "hub").string();
+  std::unique_ptr<TokenStore> tokens_ = TokenStore::open(folder_.path() / "state").value();
+  TokenStore::Issued issued_ = tokens_->add({HubRole::kLearner, "ada", {}}, {.requests_per_s = 1e6}).value();
+  HubMetrics metrics_;
+  HubService service_{root_, *tokens_, metrics_, system_clock()};
+  std::unique_ptr<HubServer> server_;
+};
+
+Hub own_hub() { return {nullptr, nullptr, OwnServer::shared().store(OwnServer::shared().options())}; }
+
+TEST(OwnServer, AClockThatIsTwentyMinutesOffIsCorrected) {
+  for (const int minutes : {-20, 20}) {
+    S3Options options = OwnServer::shared().options();
+    options.now = [minutes] {
+      return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()) + std::chrono::minutes(minutes);
+    };
+    const auto hub = OwnServer::shared().store(options);
+    const auto put = hub->put_if_absent("k", as_bytes("1"));
+    EXPECT_TRUE(put.ok()) << put.status().to_string();
+    EXPECT_EQ(as_text(hub->get("k")->bytes), "1");
+  }
+}
+
+TEST(OwnServer, RefusesAWrongSecret) {
+  S3Options options = OwnServer::shared().options();
+  options.environment = [inner = options.environment](const char* name) {
+    return std::string_view(name) == "AWS_SECRET_ACCESS_KEY" ? std::optional<std::string>("wrong") : inner(name);
+  };
+  const auto put = OwnServer::shared().store(options)->put("k", as_bytes("1"));
+  EXPECT_EQ(put.status().code(), StatusCode::kPermissionDenied) << put.status().to_string();
+}
+
+INSTANTIATE_TEST_SUITE_P(S3, ObjectStoreTest,
+                         ::testing::Values(Implementation{"s3", s3_hub, false},
+                                           Implementation{"hub", own_hub, false, 16}),
                          [](const auto& info) { return info.param.name; });
 
 // As flotilla hub serve has it: owners are buckets.

@@ -5,7 +5,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 source tools/run/common.sh
 
 name="${1:-}"
-[ -n "$name" ] && [ -x "bench/$name.sh" ] || { echo "run bench: no benchmark '$name'; expected engine, learner, sweep, sync, grid or polite" >&2; exit 2; }
+[ -n "$name" ] && [ -x "bench/$name.sh" ] || { echo "run bench: no benchmark '$name'; expected engine, learner, sweep, sync, grid, polite, network or hub" >&2; exit 2; }
 tools/run/setup.sh
 build_preset release
 exec "bench/$name.sh" "${@:2}"

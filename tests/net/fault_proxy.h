@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@
 
 namespace flotilla {
 
-// What happens to one connection.
+// What happens to one connection, or exchange.
 struct Fault {
   enum Kind {
     kNone,
@@ -31,10 +32,11 @@ struct Fault {
 };
 
 // Stands between client and server on this machine, and breaks connections: each takes the next fault, and none when
-// there is no more.
+// there is no more. With `draw` each request of HTTP, on every connection, gets what it gives; it is called by many
+// threads.
 class FaultProxy {
  public:
-  explicit FaultProxy(std::uint16_t server_port);
+  explicit FaultProxy(std::uint16_t server_port, std::function<Fault()> draw = nullptr);
   ~FaultProxy();
   FaultProxy(const FaultProxy&) = delete;
   FaultProxy& operator=(const FaultProxy&) = delete;
@@ -47,10 +49,18 @@ class FaultProxy {
   void wait_for_answer_bytes(std::size_t bytes) const;
 
  private:
+  struct Connection {
+    std::atomic<bool> done{false};
+    std::jthread thread = {};
+  };
   void accept_all();
   void serve(int client);
+  Fault next_fault();
+  bool read_head(int client, std::string& request);
+  bool pass(int client, int server, const Fault& fault, std::string& request);
 
   const std::uint16_t server_port_;
+  const std::function<Fault()> draw_;
   int listener_ = -1;
   std::uint16_t port_ = 0;
   mutable std::mutex mutex_;
@@ -58,7 +68,7 @@ class FaultProxy {
   std::vector<std::string> heads_;
   std::atomic<std::size_t> answer_bytes_{0};
   std::atomic<bool> ending_{false};
-  std::vector<std::jthread> connections_;
+  std::list<Connection> connections_;
   std::jthread acceptor_;
 };
 
