@@ -39,6 +39,7 @@ struct DeltaFrame {
   Bytes bytes;
   std::vector<ByteSpan> parts;  // codec 2: into bytes, one for each part of the layout
   DeltaStreamSpans streams;     // codec 1: into bytes
+  bool forgets = false;         // the history begins anew after it, as the manifest says
 };
 // Keeps the bytes of codec 2, and unpacks those of codec 1. data_loss for anything that no codec writes, before memory
 // beyond what a delta of this model can need is touched; failed_precondition for a newer codec.

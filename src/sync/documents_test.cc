@@ -49,6 +49,8 @@ Manifest a_manifest() {
   manifest.state = sha256("state");
   manifest.history = sha256("history");
   manifest.delta = DeltaObject{describe_object(Bytes(100, 1)), kDeltaCodec, Version(10), sha256("base")};
+  manifest.skips = {DeltaObject{describe_object(Bytes(300, 3)), kDeltaCodec, Version(2), sha256("older")},
+                    DeltaObject{describe_object(Bytes(200, 4)), kDeltaCodec, Version(6), sha256("old")}};
   manifest.anchor = describe_object(Bytes(2 * kChunkBytes + 5, 2));
   manifest.changed = 17;
   manifest.total = 1000;
@@ -102,7 +104,7 @@ void expect_strict(const char* kind, const std::string& good, const std::functio
       EXPECT_TRUE(status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kFailedPrecondition)
           << what << " " << name << ": " << status.to_string();
     };
-    if (name != "anchor" && name != "delta" && name != "swap")
+    if (name != "anchor" && name != "delta" && name != "skips" && name != "swap")
       check("without", [&, &name = name](json& b) { b.erase(name); });
     check("null", [&, &name = name](json& b) { b[name] = nullptr; });
     check("list", [&, &name = name](json& b) { b[name] = json::array(); });
@@ -143,6 +145,8 @@ TEST(Manifest, IsReadAsWritten) {
   manifest.anchor.reset();
   EXPECT_EQ(*round_trip(), manifest);
   manifest.anchor = describe_object(Bytes(kChunkBytes, 2));
+  manifest.skips.clear();
+  EXPECT_EQ(*round_trip(), manifest);
   manifest.delta.reset();
   manifest.changed = 0;
   EXPECT_EQ(*round_trip(), manifest);
@@ -168,11 +172,20 @@ TEST(Manifest, IsReadStrictly) {
   EXPECT_THAT(message([](json& b) { b["anchor"]["size"] = ~0ull; }), HasSubstr("anchor.size"));
   EXPECT_THAT(message([](json& b) { b["anchor"].erase("sha256"); }), HasSubstr("anchor.sha256"));
   EXPECT_THAT(message([](json& b) { b["changed"] = 1001u; }), HasSubstr("changed"));
-  EXPECT_THAT(message([](json& b) { b.erase("delta"); }), HasSubstr("changed"));
+  EXPECT_THAT(message([](json& b) { b.erase("delta"), b.erase("skips"); }), HasSubstr("changed"));
+  EXPECT_THAT(message([](json& b) { b.erase("delta"); }), HasSubstr("skips"));
+  EXPECT_THAT(message([](json& b) { b["skips"] = json::array(); }), HasSubstr("skips"));
+  EXPECT_THAT(message([](json& b) { b["skips"][1]["base"] = 10u; }), HasSubstr("skips[1].base"));
+  EXPECT_THAT(message([](json& b) { b["skips"][0]["base"] = 6u; }), HasSubstr("skips[0].base"));
+  EXPECT_THAT(message([](json& b) { b["skips"][0]["extra"] = 6u; }), HasSubstr("unknown field skips[0].extra"));
+  EXPECT_THAT(message([](json& b) { b["skips"][0]["codec"] = kDeltaCodec + 1u; }), HasSubstr("upgrade flotilla"));
+  EXPECT_THAT(message([](json& b) { b["skips"] = json(kSkipsMax + 1, b["skips"][0]); }), HasSubstr("skips"));
   EXPECT_THAT(message([](json& b) { b["delta"]["codec"] = kDeltaCodec + 1u; }), HasSubstr("upgrade flotilla"));
   EXPECT_THAT(message([](json& b) { b["manifest_format"] = kManifestFormat + 1u; }), HasSubstr("upgrade flotilla"));
   EXPECT_THAT(message([](json& b) { b["manifest_format"] = 0u; }), HasSubstr("manifest_format"));
-  EXPECT_THAT(message([](json& b) { b["manifest_format"] = 1u; }), HasSubstr("unknown field history"));
+  EXPECT_THAT(message([](json& b) { b["manifest_format"] = 2u; }), HasSubstr("unknown field skips"));
+  EXPECT_THAT(message([](json& b) { b.erase("skips"), b["manifest_format"] = 1u; }),
+              HasSubstr("unknown field history"));
 }
 
 TEST(Manifest, AnObjectIsCheckedChunkByChunk) {
@@ -438,8 +451,33 @@ TEST_F(Golden2Test, WhatHasAHistoryStaysReadableAndIsWrittenAlike) {
   EXPECT_EQ(as_text(encode_anchor(description, state, after, label).value()), anchor);
 }
 
-// Makes the files of Golden2Test in the folder that FLOTILLA_MAKE_GOLDEN names.
-TEST(MakeGolden, VersionsWithAHistory) {
+// A version that skips lead to, with the anchor that one of them begins at.
+class Golden3Test : public GoldenTest {
+ protected:
+  Golden3Test() : GoldenTest("sync-3") {}
+};
+
+TEST_F(Golden3Test, SkipsStayReadableAndAreWrittenAlike) {
+  const ModelDescription description = test_description();
+  const Manifest manifest = manifest_from_json(text("manifest.json"), spec_.learner_key).value();
+  EXPECT_EQ(head_from_json(text("head"), spec_.learner_key).value().manifest, sha256(text("manifest.json")));
+  const DeltaHistory nothing = no_history(description);
+  EXPECT_EQ(manifest.history, history_digest(nothing));
+  ASSERT_EQ(manifest.skips.size(), 2u);
+  const DeltaObject& skip = manifest.skips[0];
+  EXPECT_EQ(describe_object(as_bytes(text("skip"))), skip.object);
+  const GridState base =
+      decode_anchor(description, as_bytes(text("base_anchor")), {spec_.run, skip.base, skip.base_state}).value();
+  DeltaHistory history = nothing;
+  const GridState state = apply_delta(description, base, as_bytes(text("skip")), history).value();
+  EXPECT_EQ(state_digest(description, state), manifest.state);
+  EXPECT_EQ(as_text(encode_delta(description, base, nothing, state).value().bytes), text("skip"));
+  const AnchorLabel label{spec_.run, manifest.version, manifest.state};
+  EXPECT_EQ(as_text(encode_anchor(description, state, nothing, label).value()), text("anchor"));
+}
+
+// Makes the files of Golden3Test in the folder that FLOTILLA_MAKE_GOLDEN names.
+TEST(MakeGolden, VersionsWithSkips) {
   const char* const folder = std::getenv("FLOTILLA_MAKE_GOLDEN");
   if (folder == nullptr) GTEST_SKIP() << "FLOTILLA_MAKE_GOLDEN names no folder";
   constexpr int kVersions = 6;
@@ -451,8 +489,9 @@ TEST(MakeGolden, VersionsWithAHistory) {
   spec.run = layout.prefix;
   spec.learner_key = learner_key->public_key();
   ASSERT_TRUE(publish_run_spec(*store, layout, spec, *learner_key).ok());
-  const auto learner = Publisher::open(*store, layout, description, learner_key, {1}, null_event_sink()).value();
-  PhiloxStream random(2026, 2);
+  const auto learner =
+      Publisher::open(*store, layout, description, learner_key, {kVersions, kVersions / 2}, null_event_sink()).value();
+  PhiloxStream random(2026, 3);
   std::vector<GridState> states = {random_state(description, random)};
   ASSERT_TRUE(learner->publish(states[0], 0).ok());
   for (std::size_t version = 1; version <= kVersions; ++version) {
@@ -471,8 +510,8 @@ TEST(MakeGolden, VersionsWithAHistory) {
   for (const auto& [name, key] :
        std::vector<std::pair<const char*, std::string>>{{"run.json", layout.run_spec()},
                                                         {"head", layout.head()},
-                                                        {"base_anchor", layout.anchor(Version(kVersions - 1))},
-                                                        {"delta", layout.delta(last)},
+                                                        {"base_anchor", layout.anchor(Version(0))},
+                                                        {"skip", layout.skip(last, Version(0))},
                                                         {"anchor", layout.anchor(last)},
                                                         {"manifest.json", layout.manifest(last)}}) {
     ASSERT_TRUE(write_file_atomically(std::filesystem::path(folder) / name, as_text(store->get(key)->bytes)).ok());

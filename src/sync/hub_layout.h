@@ -17,6 +17,7 @@ struct HubLayout {
   std::string weights(Version version) const { return prefix + "/weights/" + padded(version); }
   std::string manifest(Version version) const { return weights(version) + "/manifest.json"; }
   std::string delta(Version version) const { return weights(version) + "/delta"; }
+  std::string skip(Version version, Version base) const { return weights(version) + "/skip-" + padded(base); }
   std::string anchor(Version version) const { return weights(version) + "/anchor"; }
   std::string rollouts() const { return prefix + "/rollouts/"; }
   // `oldest` is the oldest version that produced a token of the group.

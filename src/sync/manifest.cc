@@ -43,6 +43,30 @@ StoredObject read_object(JsonFields& fields) {
   return object;
 }
 
+nlohmann::json delta_to_json(const DeltaObject& delta) {
+  nlohmann::json json = object_to_json(delta.object);
+  json["codec"] = delta.codec;
+  json["base"] = delta.base.value();
+  json["base_state"] = delta.base_state.to_hex();
+  return json;
+}
+
+// Its base is below `end`.
+Result<DeltaObject> read_delta(const nlohmann::json& json, const std::string& name, Version end) {
+  JsonFields fields(json, name);
+  if (const std::uint64_t codec = fields.number("codec", 1, kMax63); codec > kDeltaCodec) {
+    return upgrade_needed("manifest: the delta's codec", std::to_string(codec), kDeltaCodec);
+  }
+  DeltaObject delta;
+  delta.codec = static_cast<int>(fields.number("codec", 1, kDeltaCodec));
+  delta.base = Version(fields.number("base", 0, kMax63));
+  delta.base_state = fields.digest("base_state");
+  delta.object = read_object(fields);
+  if (delta.base >= end) fields.fail("base", fmt::format("is not below {}", end.value()));
+  FLOTILLA_RETURN_IF_ERROR(fields.finish().with_context("manifest"));
+  return delta;
+}
+
 }  // namespace
 
 StoredObject describe_object(ByteSpan bytes) {
@@ -87,12 +111,9 @@ std::string manifest_to_json(const Manifest& manifest, const SigningKey& key) {
   };
   if (manifest.history) body["history"] = manifest.history->to_hex();
   if (manifest.delta) {
-    nlohmann::json delta = object_to_json(manifest.delta->object);
-    delta["codec"] = manifest.delta->codec;
-    delta["base"] = manifest.delta->base.value();
-    delta["base_state"] = manifest.delta->base_state.to_hex();
-    body["delta"] = std::move(delta);
+    body["delta"] = delta_to_json(*manifest.delta);
   }
+  for (const DeltaObject& skip : manifest.skips) body["skips"].push_back(delta_to_json(skip));
   if (manifest.anchor) body["anchor"] = object_to_json(*manifest.anchor);
   return sign_json(kKind, body, key);
 }
@@ -118,19 +139,21 @@ Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& lear
   manifest.optimizer_step = fields.number("optimizer_step", 0, kMax63);
   manifest.time = std::chrono::milliseconds(fields.number("time_ms", 0, kMax63));
   if (fields.has("delta")) {
-    JsonFields delta(fields.member("delta"), "delta.");
-    if (const std::uint64_t codec = delta.number("codec", 1, kMax63); codec > kDeltaCodec) {
-      return upgrade_needed("manifest: the delta's codec", std::to_string(codec), kDeltaCodec);
-    }
-    manifest.delta.emplace();
-    manifest.delta->codec = static_cast<int>(delta.number("codec", 1, kDeltaCodec));
-    manifest.delta->base = Version(delta.number("base", 0, kMax63));
-    manifest.delta->base_state = delta.digest("base_state");
-    manifest.delta->object = read_object(delta);
-    if (manifest.delta->base >= manifest.version) delta.fail("base", "is not below the version");
-    FLOTILLA_RETURN_IF_ERROR(delta.finish().with_context("manifest"));
+    FLOTILLA_ASSIGN_OR_RETURN(manifest.delta, read_delta(fields.member("delta"), "delta.", manifest.version));
   } else if (manifest.changed != 0) {
     fields.fail("changed", "is not 0, although there is no delta");
+  }
+  if (format > 2 && fields.has("skips")) {
+    const nlohmann::json& skips = fields.member("skips");
+    if (!manifest.delta || !skips.is_array() || skips.empty() || skips.size() > kSkipsMax) {
+      return data_loss(fmt::format("manifest: field skips: is not a list of 1 to {} beside a delta", kSkipsMax));
+    }
+    // From the last one, each lower than the one before.
+    manifest.skips.resize(skips.size());
+    Version end = manifest.delta->base;
+    for (std::size_t i = skips.size(); i-- > 0; end = manifest.skips[i].base) {
+      FLOTILLA_ASSIGN_OR_RETURN(manifest.skips[i], read_delta(skips[i], fmt::format("skips[{}].", i), end));
+    }
   }
   if (fields.has("anchor")) {
     JsonFields anchor(fields.member("anchor"), "anchor.");

@@ -15,7 +15,7 @@
 
 namespace flotilla {
 
-inline constexpr int kManifestFormat = 2;  // the newest that is read, and the one that is written
+inline constexpr int kManifestFormat = 3;  // the newest that is read, and the one that is written
 inline constexpr std::uint64_t kChunkBytes = 1 << 20;
 inline constexpr std::size_t kManifestBytesMax = 16 << 20;
 
@@ -34,6 +34,8 @@ StoredObject describe_object(ByteSpan bytes);
 // token.
 std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes, int threads = 1,
                                       const std::stop_token& stop = {});
+
+inline constexpr std::size_t kSkipsMax = 16;  // of one version
 
 // What changes lead from another version to this one.
 struct DeltaObject {
@@ -55,6 +57,7 @@ struct Manifest {
   // history_digest(): of what the codec of deltas remembers. Absent in format 1, before there was one: nothing.
   std::optional<Sha256Digest> history;
   std::optional<DeltaObject> delta;
+  std::vector<DeltaObject> skips;  // from older versions than the delta's base, by rising base; none before format 3
   std::optional<StoredObject> anchor;
   std::int64_t changed = 0;  // integers that differ from the delta's base; 0 without a delta
   std::int64_t total = 0;    // integers in all

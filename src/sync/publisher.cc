@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -20,6 +22,8 @@ namespace {
 constexpr const char* kLog = "sync";
 // More numbers than crashes leave behind; a hub that refuses so many in a row has another fault.
 constexpr int kNumbersTried = 100;
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // The number after the highest one under which the hub holds anything, head's own included.
 Result<std::uint64_t> next_free_number(ObjectStore& store, const HubLayout& layout, const std::optional<Head>& head) {
@@ -62,31 +66,58 @@ class HubPublisher final : public Publisher {
         events_(events),
         clock_(clock),
         head_(std::move(head)),
+        generation_(head_.generation()),
         number_(next_number) {}
 
-  Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) override;
+  Result<PublishReport> publish(std::shared_ptr<const GridState> state, std::uint64_t optimizer_step) override;
   Status update_head(RunState state, std::int64_t wanted) override;
-  std::optional<Head> head() const override { return head_.head(); }
+  std::optional<Head> head() const override {
+    const std::scoped_lock lock(head_mutex_);
+    return head_.head();
+  }
 
  private:
+  using SharedState = std::shared_ptr<const GridState>;
+
   // A version on the hub, not yet named by head.
   struct Prepared {
     PublishReport report;
     Sha256Digest manifest;
+    SharedState state;
     DeltaHistory history;
+    bool stop = false;                  // skips lead to it
+    std::uint64_t stop_skip_bytes = 0;  // of the one from the stop before; 0: there is none
   };
   struct Base {
     Version version;
     Sha256Digest digest;
-    GridState state;
+    SharedState state;
     DeltaHistory history;
   };
+  // Where skips begin and end. Its history is empty.
+  struct Stop {
+    Version version;
+    Sha256Digest digest;
+    SharedState state;
+    std::uint64_t way_bytes = 0;  // of the cheapest way from here to the base
+  };
 
-  Result<std::optional<PublishReport>> settle(const GridState& state, const Sha256Digest& digest);
-  Result<Prepared> prepare(Version version, const GridState& state, const Sha256Digest& digest,
+  Result<std::optional<PublishReport>> settle(const Sha256Digest& digest);
+  Result<Prepared> prepare(Version version, const SharedState& state, const Sha256Digest& digest,
                            const std::optional<EncodedDelta>& delta, std::uint64_t optimizer_step);
+  // Writes the skip from a stop, unless it is not worth it; its bytes or 0.
+  Result<std::uint64_t> add_skip(const Stop& from, const Prepared& prepared, Manifest& manifest);
   Result<Sha256Digest> create_manifest(const Manifest& manifest);
-  void accept(Prepared prepared, const GridState& state);
+  Status name_in_head(const Prepared& prepared);
+  void accept(Prepared prepared);
+  // What the work takes counts as upload; with its result.
+  template <typename Work>
+  auto upload(const Work& work) {
+    const std::chrono::nanoseconds began = clock_.monotonic();
+    auto result = work();
+    uploaded_ += clock_.monotonic() - began;
+    return result;
+  }
   void skip_number() {
     ++number_;
     tried_.reset();
@@ -99,71 +130,100 @@ class HubPublisher final : public Publisher {
   const PublisherOptions options_;
   EventSink& events_;
   const Clock& clock_;
-  HeadWriter head_;
 
+  mutable std::mutex head_mutex_;  // guards the three below
+  HeadWriter head_;
+  RunState run_state_ = RunState::kRunning;  // of the first head
+  std::int64_t wanted_ = 0;
+
+  // Of the thread that publishes.
+  const Generation generation_;
   std::uint64_t number_;               // of the next version
   std::optional<Sha256Digest> tried_;  // a state that may have been written under number_: no other one may be
   std::optional<Base> base_;           // the last version that this publisher published
-  std::optional<Version> last_anchor_;
-  std::optional<Prepared> unsettled_;        // head was to name it, but the answer was lost
-  RunState run_state_ = RunState::kRunning;  // of the first head
-  std::int64_t wanted_ = 0;
+  std::optional<Stop> last_anchor_;
+  std::optional<Stop> last_stop_;         // the same, or a later one
+  std::optional<Prepared> unsettled_;     // head was to name it, but the answer was lost
+  std::chrono::nanoseconds uploaded_{0};  // by this call
 };
 
 // Finds out whether an earlier publish, whose last answer was lost, happened after all. Its report when the same state
 // is to be published now.
-Result<std::optional<PublishReport>> HubPublisher::settle(const GridState& state, const Sha256Digest& digest) {
-  FLOTILLA_RETURN_IF_ERROR(head_.confirm());
+Result<std::optional<PublishReport>> HubPublisher::settle(const Sha256Digest& digest) {
+  std::optional<Head> head;
+  {
+    const std::scoped_lock lock(head_mutex_);
+    FLOTILLA_RETURN_IF_ERROR(head_.confirm());
+    head = head_.head();
+  }
   if (!unsettled_) return std::optional<PublishReport>();
   const Prepared earlier = *std::exchange(unsettled_, std::nullopt);
-  if (!head_.head() || head_.head()->manifest != earlier.manifest) return std::optional<PublishReport>();
-  if (earlier.report.state == digest) {
-    accept(earlier, state);
-    return std::optional(earlier.report);
-  }
-  base_.reset();  // its state is gone: the next version begins with an anchor
-  number_ = earlier.report.version.value() + 1;
-  tried_.reset();
-  return std::optional<PublishReport>();
+  if (!head || head->manifest != earlier.manifest) return std::optional<PublishReport>();
+  accept(earlier);
+  return earlier.report.state == digest ? std::optional(earlier.report) : std::nullopt;
 }
 
 // Writes the objects and the manifest of one number. already_exists when the number is taken.
-Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const GridState& state,
+Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const SharedState& state,
                                                      const Sha256Digest& digest,
                                                      const std::optional<EncodedDelta>& delta,
                                                      std::uint64_t optimizer_step) {
+  const auto due = [&](const std::optional<Stop>& last, std::int64_t every) {
+    return !delta || !last || version.value() - last->version.value() >= static_cast<std::uint64_t>(every);
+  };
+  const bool large = delta && std::ssize(delta->bytes) > waiting_bytes_max(description_);
+  const bool anchor_due = large || due(last_anchor_, options_.anchor_every);
   Prepared prepared;
+  prepared.state = state;
+  prepared.stop = anchor_due || due(last_stop_, options_.skip_every);
   PublishReport& report = prepared.report;
   report.version = version;
   report.state = digest;
   Manifest manifest;
   manifest.run = layout_.prefix;
   manifest.version = version;
-  manifest.generation = head_.generation();
+  manifest.generation = generation_;
   manifest.state = digest;
   manifest.optimizer_step = optimizer_step;
   manifest.time = clock_.wall();
   for (const TensorSpec& spec : description_.tensors) manifest.total += spec.size();
   report.total = manifest.total;
-  prepared.history = delta ? delta->history : no_history(description_);
+  prepared.history = prepared.stop ? no_history(description_) : delta->history;
   manifest.history = history_digest(prepared.history);
   if (delta) {
-    FLOTILLA_RETURN_IF_ERROR(create_verified(store_, layout_.delta(version), delta->bytes));
+    FLOTILLA_RETURN_IF_ERROR(upload([&] { return create_verified(store_, layout_.delta(version), delta->bytes); }));
     manifest.delta = DeltaObject{describe_object(delta->bytes), kDeltaCodec, base_->version, base_->digest};
     manifest.changed = report.changed = delta->changed;
     report.delta_bytes = delta->bytes.size();
+    if (anchor_due && last_anchor_->version != last_stop_->version) {
+      FLOTILLA_RETURN_IF_ERROR(add_skip(*last_anchor_, prepared, manifest).status());
+    }
+    if (prepared.stop) {
+      FLOTILLA_ASSIGN_OR_RETURN(prepared.stop_skip_bytes, add_skip(*last_stop_, prepared, manifest));
+    }
+    for (const DeltaObject& skip : manifest.skips) report.skip_bytes += skip.object.size;
   }
-  const bool anchor_due = !delta || !last_anchor_ || std::ssize(delta->bytes) > waiting_bytes_max(description_) ||
-                          version.value() - last_anchor_->value() >= static_cast<std::uint64_t>(options_.anchor_every);
   if (anchor_due) {
     FLOTILLA_ASSIGN_OR_RETURN(const Bytes anchor,
-                              encode_anchor(description_, state, prepared.history, {layout_.prefix, version, digest}));
-    FLOTILLA_RETURN_IF_ERROR(create_verified(store_, layout_.anchor(version), anchor));
+                              encode_anchor(description_, *state, prepared.history, {layout_.prefix, version, digest}));
+    FLOTILLA_RETURN_IF_ERROR(upload([&] { return create_verified(store_, layout_.anchor(version), anchor); }));
     manifest.anchor = describe_object(anchor);
     report.anchor_bytes = anchor.size();
   }
-  FLOTILLA_ASSIGN_OR_RETURN(prepared.manifest, create_manifest(manifest));
+  FLOTILLA_ASSIGN_OR_RETURN(prepared.manifest, upload([&] { return create_manifest(manifest); }));
   return prepared;
+}
+
+Result<std::uint64_t> HubPublisher::add_skip(const Stop& from, const Prepared& prepared, Manifest& manifest) {
+  if (from.version == manifest.delta->base) return 0;
+  FLOTILLA_ASSIGN_OR_RETURN(const EncodedDelta skip, encode_delta(description_, *from.state, no_history(description_),
+                                                                  *prepared.state, core_count()));
+  const std::uint64_t way_bytes = from.way_bytes + manifest.delta->object.size;
+  if (skip.bytes.size() >= way_bytes || std::ssize(skip.bytes) > waiting_bytes_max(description_)) return 0;
+  FLOTILLA_RETURN_IF_ERROR(
+      upload([&] { return create_verified(store_, layout_.skip(manifest.version, from.version), skip.bytes); }));
+  manifest.skips.push_back({describe_object(skip.bytes), kDeltaCodec, from.version, from.digest});
+  return skip.bytes.size();
 }
 
 Result<Sha256Digest> HubPublisher::create_manifest(const Manifest& manifest) {
@@ -182,23 +242,41 @@ Result<Sha256Digest> HubPublisher::create_manifest(const Manifest& manifest) {
   return *earlier == manifest ? Result<Sha256Digest>(sha256(*found)) : status;
 }
 
-void HubPublisher::accept(Prepared prepared, const GridState& state) {
-  const PublishReport& report = prepared.report;
-  base_ = Base{report.version, report.state, state, std::move(prepared.history)};
-  number_ = report.version.value() + 1;
-  tried_.reset();
-  if (report.anchor_bytes > 0) last_anchor_ = report.version;
+Status HubPublisher::name_in_head(const Prepared& prepared) {
+  HeadChange change{HeadChange::NewVersion{prepared.report.version, prepared.manifest}, {}, {}};
+  const std::scoped_lock lock(head_mutex_);
+  if (!head_.head()) {
+    change.state = run_state_;
+    change.wanted = wanted_;
+  }
+  return head_.write(change);
 }
 
-Result<PublishReport> HubPublisher::publish(const GridState& state, std::uint64_t optimizer_step) {
-  FLOTILLA_RETURN_IF_ERROR(check_grid(description_, state).with_context("publish"));
-  const Sha256Digest digest = state_digest(description_, state, core_count());
-  FLOTILLA_ASSIGN_OR_RETURN(const auto settled, settle(state, digest));
+void HubPublisher::accept(Prepared prepared) {
+  const PublishReport& report = prepared.report;
+  if (last_stop_) {
+    last_anchor_->way_bytes += report.delta_bytes;
+    last_stop_->way_bytes += report.delta_bytes;
+    if (prepared.stop_skip_bytes > 0) last_anchor_->way_bytes -= last_stop_->way_bytes - prepared.stop_skip_bytes;
+  }
+  if (prepared.stop) last_stop_ = Stop{report.version, report.state, prepared.state, 0};
+  if (report.anchor_bytes > 0) last_anchor_ = last_stop_;
+  base_ = Base{report.version, report.state, std::move(prepared.state), std::move(prepared.history)};
+  number_ = report.version.value() + 1;
+  tried_.reset();
+}
+
+Result<PublishReport> HubPublisher::publish(SharedState state, std::uint64_t optimizer_step) {
+  const std::chrono::nanoseconds began = clock_.monotonic();
+  uploaded_ = std::chrono::nanoseconds(0);
+  FLOTILLA_RETURN_IF_ERROR(check_grid(description_, *state).with_context("publish"));
+  const Sha256Digest digest = state_digest(description_, *state, core_count());
+  FLOTILLA_ASSIGN_OR_RETURN(const auto settled, upload([&] { return settle(digest); }));
   if (settled) return *settled;
 
   std::optional<EncodedDelta> delta;
   if (base_) {
-    FLOTILLA_ASSIGN_OR_RETURN(delta, encode_delta(description_, base_->state, base_->history, state, core_count()));
+    FLOTILLA_ASSIGN_OR_RETURN(delta, encode_delta(description_, *base_->state, base_->history, *state, core_count()));
   }
   Status status;
   if (tried_ && *tried_ != digest) skip_number();
@@ -216,14 +294,11 @@ Result<PublishReport> HubPublisher::publish(const GridState& state, std::uint64_
     }
     const std::string context = fmt::format("publish version {}", version.value());
     if (!prepared.ok()) return prepared.status().with_context(context);
-    HeadChange change{HeadChange::NewVersion{version, prepared->manifest}, {}, {}};
-    if (!head_.head()) {
-      change.state = run_state_;
-      change.wanted = wanted_;
-    }
-    status = head_.write(change);
+    status = upload([&] { return name_in_head(*prepared); });
+    prepared->report.seconds_upload = seconds(uploaded_);
+    prepared->report.seconds_encode = seconds(clock_.monotonic() - began - uploaded_);
     if (status.ok()) {
-      accept(*prepared, state);
+      accept(*prepared);
       return prepared->report;
     }
     if (may_pass(status)) unsettled_ = *prepared;
@@ -235,6 +310,7 @@ Result<PublishReport> HubPublisher::publish(const GridState& state, std::uint64_
 
 Status HubPublisher::update_head(RunState state, std::int64_t wanted) {
   if (wanted < 0) return invalid_argument(fmt::format("wanted {}: must not be negative", wanted));
+  const std::scoped_lock lock(head_mutex_);
   run_state_ = state;
   wanted_ = wanted;
   const std::optional<Head>& head = head_.head();
@@ -247,8 +323,9 @@ Status HubPublisher::update_head(RunState state, std::int64_t wanted) {
 Result<std::unique_ptr<Publisher>> Publisher::open(ObjectStore& store, HubLayout layout, ModelDescription description,
                                                    std::shared_ptr<const SigningKey> key, PublisherOptions options,
                                                    EventSink& events, const Clock& clock) {
-  if (options.anchor_every < 1) {
-    return invalid_argument(fmt::format("anchor_every is {}; expected 1 or more", options.anchor_every));
+  if (options.anchor_every < 1 || options.skip_every < 1) {
+    return invalid_argument(
+        fmt::format("anchor_every is {}, skip_every {}; expected 1 or more", options.anchor_every, options.skip_every));
   }
   auto head = HeadWriter::take_over(store, layout, key).with_context("open run '" + layout.prefix + "' for publishing");
   if (!head.ok()) return head.status();

@@ -27,15 +27,22 @@ bool damaged(const Status& status) {
 
 // How to come to a version: from what is held or from an anchor, then the deltas in order.
 struct Path {
+  struct Step {
+    Version version;  // that it leads to
+    Version base;
+    bool skip = false;
+  };
   std::optional<Version> anchor;  // nullopt: from what is held
-  std::vector<Version> deltas;
+  std::vector<Step> steps;
   std::uint64_t bytes = 0;
   bool large = false;  // has a delta for which the memory plan has no room
 
   auto cost() const { return std::pair(large, bytes); }
   std::string text() const {
     std::string text = anchor ? fmt::format("anchor {}", anchor->value()) : "";
-    for (const Version version : deltas) text += fmt::format("{}delta {}", text.empty() ? "" : ", ", version.value());
+    for (const Step& step : steps) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", step.skip ? "skip" : "delta", step.version.value());
+    }
     return text;
   }
 };
@@ -85,6 +92,9 @@ class HubSubscriber final : public Subscriber {
   Result<Head> read_head(const Watching& watching);
   Result<Manifest> read_manifest(Version version, const Sha256Digest* expected);
   Result<Manifest> manifest(Version version, const Sha256Digest* expected);
+  std::string key_of(const Path::Step& step) const;
+  const DeltaObject* longest_step(const Manifest& manifest, Version floor, const Keys& bad, Path::Step& step) const;
+  Status walk(Version target, bool to_held, const Keys& bad, std::optional<Path>& best);
   Result<Path> cheapest_path(Version target, const Keys& bad);
   void condemn(const std::string& key, const Status& status, Keys& bad);
   void condemn_held(const Status& status, Keys& bad);
@@ -101,6 +111,7 @@ class HubSubscriber final : public Subscriber {
   const PublicKey learner_;
   EventSink& events_;
   const SubscriberOptions options_;
+  const Sha256Digest no_history_ = history_digest(no_history(description_));
 
   std::optional<std::pair<ETag, Head>> last_read_;  // its signature was checked
   std::optional<Head> head_;                        // the newest one
@@ -186,47 +197,68 @@ Result<Manifest> HubSubscriber::manifest(Version version, const Sha256Digest* ex
   return manifest;
 }
 
-// Walks from the target down its bases. Every stop with an anchor, or at what is held, ends a path; the cheapest one
-// wins, by bytes among those without a large delta, which an older learner may leave no way around. Objects whose key
-// is in `bad` are not used; what is held is bad under the key "".
-Result<Path> HubSubscriber::cheapest_path(Version target, const Keys& bad) {
-  std::optional<Path> best;
+std::string HubSubscriber::key_of(const Path::Step& step) const {
+  return step.skip ? layout_.skip(step.version, step.base) : layout_.delta(step.version);
+}
+
+// The longest step down from a version that ends no lower than `floor`. No skip is larger than what it passes over.
+const DeltaObject* HubSubscriber::longest_step(const Manifest& manifest, Version floor, const Keys& bad,
+                                               Path::Step& step) const {
+  const auto usable = [&](const DeltaObject& delta, bool skip) {
+    step = {manifest.version, delta.base, skip};
+    return delta.base >= floor && !bad.contains(key_of(step));
+  };
+  for (const DeltaObject& skip : manifest.skips) {
+    if (usable(skip, true)) return &skip;
+  }
+  return manifest.delta && usable(*manifest.delta, false) ? &*manifest.delta : nullptr;
+}
+
+// Walks from the target down to the newest anchor, or, past anchors, to what is held; what it finds becomes `best`
+// where that costs less. Returns why the walk broke off.
+Status HubSubscriber::walk(Version target, bool to_held, const Keys& bad, std::optional<Path>& best) {
+  Path walk;
   const auto consider = [&](Path path) {
-    std::reverse(path.deltas.begin(), path.deltas.end());
+    std::reverse(path.steps.begin(), path.steps.end());
     if (!best || path.cost() < best->cost()) best = std::move(path);
   };
-  const bool use_held = held_ && !bad.contains("");
-  Path walk;
   Version version = target;
-  Status dead_end;
   while (!best || walk.cost() < best->cost()) {
-    auto found = manifest(version, nullptr);
-    if (!found.ok()) {
-      // The rest of the chain is gone or damaged; an anchor above it will do.
-      dead_end = found.status();
-      if (may_pass(dead_end) || dead_end.code() == StatusCode::kFailedPrecondition) return dead_end;
-      break;
-    }
-    if (found->anchor && !bad.contains(layout_.anchor(version))) {
+    FLOTILLA_ASSIGN_OR_RETURN(const Manifest found, manifest(version, nullptr));
+    if (found.anchor && !bad.contains(layout_.anchor(version))) {
       Path path = walk;
       path.anchor = version;
-      path.bytes += found->anchor->size;
+      path.bytes += found.anchor->size;
       consider(std::move(path));
-      // Below it only what is held can be nearer.
-      if (!use_held || held_->version >= version) break;
+      if (!to_held) break;
     }
-    if (!found->delta || bad.contains(layout_.delta(version))) break;
-    walk.deltas.push_back(version);
-    walk.bytes += found->delta->object.size;
+    const DeltaObject* delta =
+        longest_step(found, to_held ? held_->version : Version(0), bad, walk.steps.emplace_back());
+    if (delta == nullptr) break;
+    walk.bytes += delta->object.size;
     // Codec 1 waits unpacked, and comes packed.
     const std::uint64_t room =
-        static_cast<std::uint64_t>(waiting_bytes_max(description_)) / (found->delta->codec == 1 ? 2 : 1);
-    walk.large = walk.large || found->delta->object.size > room;
-    version = found->delta->base;
-    if (use_held && held_->version == version && held_->state_digest == found->delta->base_state) {
-      consider(walk);
-      break;
-    }
+        static_cast<std::uint64_t>(waiting_bytes_max(description_)) / (delta->codec == 1 ? 2 : 1);
+    walk.large = walk.large || delta->object.size > room;
+    version = delta->base;
+    if (!to_held || version > held_->version) continue;
+    if (held_->state_digest == delta->base_state) consider(walk);
+    break;
+  }
+  return ok_status();
+}
+
+// By bytes, among paths without a large delta, which an older learner may leave no way around. Objects whose key is in
+// `bad` are not used; what is held is bad under the key "".
+Result<Path> HubSubscriber::cheapest_path(Version target, const Keys& bad) {
+  std::optional<Path> best;
+  Status dead_end;
+  for (const bool to_held : {true, false}) {
+    if (to_held && (!held_ || bad.contains("") || held_->version >= target)) continue;
+    const Status walked = walk(target, to_held, bad, best);
+    // The rest of the chain may be gone or damaged; an anchor above it will do.
+    if (may_pass(walked) || walked.code() == StatusCode::kFailedPrecondition) return walked;
+    if (!walked.ok()) dead_end = walked;
   }
   if (best) return *best;
   if (!dead_end.ok()) return dead_end;
@@ -274,13 +306,16 @@ Result<VersionParts> HubSubscriber::follow(const Path& path, Keys& bad, std::uin
     parts.history = held_->history;
   }
   ThreadPool pool(check_threads());
-  for (const Version version : path.deltas) {
-    FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(version, nullptr));
+  for (const Path::Step& step : path.steps) {
+    FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, this->manifest(step.version, nullptr));
+    const auto skip = std::ranges::find(manifest.skips, step.base, &DeltaObject::base);
     DeltaFrame delta;
-    FLOTILLA_RETURN_IF_ERROR(fetch(layout_.delta(version), manifest.delta->object, [&](Bytes bytes) -> Status {
-      FLOTILLA_ASSIGN_OR_RETURN(delta, read_delta_frame(description_, std::move(bytes)).with_context("delta"));
-      return ok_status();
-    }));
+    FLOTILLA_RETURN_IF_ERROR(
+        fetch(key_of(step), step.skip ? skip->object : manifest.delta->object, [&](Bytes bytes) -> Status {
+          FLOTILLA_ASSIGN_OR_RETURN(delta, read_delta_frame(description_, std::move(bytes)).with_context("delta"));
+          return ok_status();
+        }));
+    delta.forgets = manifest.history == no_history_;
     std::size_t part = 0;
     const Status added = add_delta(description_, std::move(delta), pool, parts, part);
     if (!added.ok()) return unmakeable(path, part, added, bad);
@@ -323,7 +358,7 @@ Status HubSubscriber::unmakeable(const Path& path, std::size_t part, const Statu
     condemn_held(status, bad);
     return status;
   }
-  const std::string key = part > 0 ? layout_.delta(path.deltas[part - 1]) : layout_.anchor(*path.anchor);
+  const std::string key = part > 0 ? key_of(path.steps[part - 1]) : layout_.anchor(*path.anchor);
   Status status = made.with_context(key);
   condemn(key, status, bad);
   return status;

@@ -21,7 +21,7 @@ struct PulledVersion {
   Sha256Digest state_digest;
   std::shared_ptr<const GridState> state;
   std::uint64_t bytes = 0;  // fetched for it
-  std::string path;         // "delta 4, delta 5" or "anchor 0, delta 1"
+  std::string path;         // "delta 4, delta 5" or "anchor 0, skip 10, delta 11"
 };
 
 // A version that was checked and is not there as a whole: `weights` makes its tensors out of what was fetched and,
@@ -47,7 +47,7 @@ struct SubscriberOptions {
 };
 
 // A worker's side of weight sync. Follows `head`, which must be signed by the learner's key and never goes back, takes
-// the cheapest path by bytes (deltas from what it holds, or an anchor and the deltas after it), and checks size and
+// the cheapest path by bytes (skips and deltas from what it holds, or from an anchor), and checks size and
 // SHA-256 of each object's chunks and the digests of state and history. Bad bytes are fetched once more, then the
 // anchor is taken; a wrong digest after that is data_loss. Keeps the history and no weights: what it pulls is held, as
 // the base of the next deltas, once the caller says that it has it. One caller.

@@ -44,6 +44,7 @@ Status make_tensors(const ModelDescription& description, const VersionParts& par
       for (std::size_t delta = 0; delta < deltas.size(); ++delta) {
         part = parts.applied + delta + 1;
         FLOTILLA_RETURN_IF_ERROR(deltas[delta].apply(batch, tensors, made, pool, scratch));
+        for (std::size_t region = begin; parts.deltas[delta].forgets && region < end; ++region) made[region].clear();
       }
     }
     part = 0;
