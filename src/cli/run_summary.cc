@@ -76,7 +76,9 @@ void RunSummary::add(const EventRecord& record) {
   } else if (event.kind == "learner.publish") {
     publishes_.push_back({field<std::int64_t>(event, "version"), field<std::int64_t>(event, "delta_bytes"),
                           field<std::int64_t>(event, "anchor_bytes"), field<std::int64_t>(event, "changed"),
-                          field<std::int64_t>(event, "total")});
+                          field<std::int64_t>(event, "total"), field<std::int64_t>(event, "rescaled_groups"),
+                          field<std::int64_t>(event, "rescaled_bytes"), field<double>(event, "seconds"),
+                          field<double>(event, "seconds_held")});
   } else if (event.kind == "learner.dropped_group") {
     ++dropped_[field<std::string>(event, "reason")];
   } else if (event.kind == "learner.finish") {

@@ -35,6 +35,10 @@ struct PublishSummary {
   std::int64_t anchor_bytes = 0;
   std::int64_t changed = 0;
   std::int64_t total = 0;
+  std::int64_t rescaled_groups = 0;
+  std::int64_t rescaled_bytes = 0;
+  double seconds = 0;
+  double seconds_held = 0;
 };
 
 struct WorkerSummary {

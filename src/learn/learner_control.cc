@@ -32,6 +32,12 @@ void LearnerControl::wait(std::chrono::nanoseconds time) {
   seen_ = changes_;
 }
 
+void LearnerControl::wake() {
+  const std::scoped_lock lock(mutex_);
+  ++changes_;
+  changed_.notify_all();
+}
+
 void LearnerControl::set_status(nlohmann::json status) {
   const std::scoped_lock lock(mutex_);
   status_ = std::move(status);

@@ -25,8 +25,11 @@ class LearnerControl {
 
   Request request() const;
   bool paused() const;
-  // Returns after `time`, or as soon as something was asked since the last return. One thread waits.
+  // Returns after `time`, or as soon as something was asked, or wake() called, since the last return. One thread waits.
   void wait(std::chrono::nanoseconds time);
+
+  // Ends wait(), also the next one: something else has happened that its caller looks at.
+  void wake();
 
   // What `status` answers.
   void set_status(nlohmann::json status);

@@ -25,6 +25,10 @@ constexpr nanoseconds kPatience = std::chrono::seconds(30);  // of a wait, until
 
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
+nanoseconds jittered(nanoseconds pause, PhiloxStream& random) {
+  return nanoseconds(static_cast<std::int64_t>(static_cast<double>(pause.count()) * (0.5 + random.uniform() / 2)));
+}
+
 bool may_pass(const Status& status) {
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ||
          status.code() == StatusCode::kResourceExhausted;
@@ -178,8 +182,13 @@ Status LearnerLoop::begin_versions() {
   parts_.trainer.set_grid(grid_);
   if (settings_.loss.kl > 0) FLOTILLA_RETURN_IF_ERROR(parts_.trainer.set_reference(version0_.get()));
   // A head that is missing, or that another lineage of this run has moved on: the fleet has to get these weights.
-  const bool published = newest_ && newest_->state == state_digest(parts_.trainer.description(), *grid_, core_count());
-  return published ? ok_status() : publish();
+  const bool there = newest_ && newest_->state == state_digest(parts_.trainer.description(), *grid_, core_count());
+  // Left while the version before the one that was due was still on its way.
+  const bool due =
+      progress_.steps >= progress_.published_steps + static_cast<std::uint64_t>(settings_.learner.publish_every);
+  if (there && !due) return ok_status();
+  FLOTILLA_RETURN_IF_ERROR(publish());
+  return await_publication();
 }
 
 Status LearnerLoop::train() {
@@ -205,8 +214,9 @@ Status LearnerLoop::train() {
     }
     if (!rl_began_) rl_began_ = parts_.clock.monotonic();
     FLOTILLA_RETURN_IF_ERROR(look_around());
+    expire();
     const nanoseconds now = parts_.clock.monotonic();
-    const auto batch = buffer_.draw(newest_->version);
+    const auto batch = buffer_.draw(newest_or_coming());
     if (batch) {
       const double waited = waiting ? seconds(now - waiting_since) : 0;
       waiting = false;
@@ -219,8 +229,8 @@ Status LearnerLoop::train() {
       waiting_since = now;
       next_word = now + kPatience;
     }
-    const std::string what = fmt::format("groups: {} of {} are there, {} wanted", buffer_.eligible(newest_->version),
-                                         learner.batch_groups, buffer_.wanted(newest_->version));
+    const std::string what = fmt::format("groups: {} of {} are there, {} wanted", buffer_.eligible(newest_or_coming()),
+                                         learner.batch_groups, wanted());
     report(what);
     if (now >= next_word) {
       log_info("learn", "waiting for {} s for {}", static_cast<std::int64_t>(seconds(now - waiting_since)), what);
@@ -231,7 +241,7 @@ Status LearnerLoop::train() {
 }
 
 Status LearnerLoop::step(const std::vector<GroupId>& ids, double seconds_wait) {
-  const Version version = newest_->version;
+  const Version published = newest_->version, version = newest_or_coming();
   const std::uint64_t number = progress_.steps + 1;
   Batch batch;
   std::int64_t never_used = 0, zero_signal = 0;
@@ -281,7 +291,7 @@ Status LearnerLoop::step(const std::vector<GroupId>& ids, double seconds_wait) {
   for (const GroupId& id : buffer_.consume(ids)) held_.erase(id);
   progress_.steps = number;
   emit("learner.step", {{"step", number},
-                        {"version", version.value()},
+                        {"version", published.value()},
                         {"groups", names},
                         {"reuse", reuse},
                         {"staleness", staleness},
@@ -319,7 +329,12 @@ Status LearnerLoop::end(std::string_view reason) {
   progress_.seconds = rl_seconds();
   rl_began_.reset();
   const bool finishes = reason != "leave";
-  if (finishes && progress_.published_steps != progress_.steps) FLOTILLA_RETURN_IF_ERROR(publish());
+  if (finishes) {
+    if (progress_.published_steps != progress_.steps) FLOTILLA_RETURN_IF_ERROR(publish());
+    FLOTILLA_RETURN_IF_ERROR(await_publication());
+  } else {
+    leave_publication();
+  }
   progress_.finished = finishes;
   // The fleet must hear of the end even when the disk is full.
   Status saved = checkpoint();
@@ -336,12 +351,15 @@ Status LearnerLoop::end(std::string_view reason) {
 }
 
 Status LearnerLoop::look_around() {
+  FLOTILLA_RETURN_IF_ERROR(follow_publication());
   const nanoseconds now = parts_.clock.monotonic();
   if (now < next_look_) return ok_status();
   const auto reach = static_cast<std::uint64_t>(settings_.learner.max_staleness);
-  const Version oldest(newest_->version.value() - std::min(reach, newest_->version.value()));
+  const Version newest = newest_or_coming();
+  const Version oldest(newest.value() - std::min(reach, newest.value()));
   Status problem;
-  auto poll = parts_.source.poll(oldest, [this](const GroupId& id) { return buffer_.knows(id); });
+  auto poll =
+      parts_.source.poll(oldest, [this](const GroupId& id) { return buffer_.knows(id) || early_.contains(id); });
   if (poll.ok()) {
     for (const RefusedGroup& refused : poll->refused) {
       emit("learner.dropped_group", {{"group", refused.name}, {"worker", refused.worker}, {"reason", refused.reason}});
@@ -351,11 +369,9 @@ Status LearnerLoop::look_around() {
   } else {
     problem = poll.status();
   }
-  expire();
   const bool paused = parts_.control.paused();
   if (problem.ok()) {
-    problem = parts_.sink.update(paused ? RunState::kPaused : RunState::kRunning,
-                                 paused ? 0 : buffer_.wanted(newest_->version));
+    problem = parts_.sink.update(paused ? RunState::kPaused : RunState::kRunning, paused ? 0 : wanted());
   }
   if (problem.ok()) {
     look_pause_ = settings_.poll;
@@ -381,17 +397,25 @@ void LearnerLoop::take(ReceivedGroup received) {
   for (const Episode& episode : group.episodes) {
     for (const VersionSpan& span : episode.spans) record.newest = std::max(record.newest, span.version);
   }
+  // The fleet may hear of a version before its learner does.
+  const bool early = publication_ && record.newest > newest_->version;
+  if (early && std::ssize(early_) < buffer_.limits().capacity) {
+    early_.emplace(record.id, std::move(received));
+    return;
+  }
   std::string reason;
   if (settings_.loss.drop_zero_signal && all_zero(advantages)) {
     reason = "no signal: all rewards are equal";
-  } else if (const Admission admission = buffer_.admit(record, newest_->version); admission != Admission::kAdmitted) {
+  } else if (early) {
+    reason = admission_name(Admission::kFull);
+  } else if (const Admission admission = buffer_.admit(record, newest_or_coming()); admission != Admission::kAdmitted) {
     reason = admission_name(admission);
   }
   if (!reason.empty()) {
     emit("learner.dropped_group", {{"group", record.id.value()},
                                    {"worker", record.worker.value()},
                                    {"reason", reason},
-                                   {"staleness", newest_->version.value() - record.oldest.value()}});
+                                   {"staleness", newest_or_coming().value() - record.oldest.value()}});
     return;
   }
   emit("learner.group", {{"group", record.id.value()},
@@ -403,12 +427,13 @@ void LearnerLoop::take(ReceivedGroup received) {
 }
 
 void LearnerLoop::expire() {
-  for (const ReplayGroup& record : buffer_.expire(newest_->version)) {
+  const Version newest = newest_or_coming();
+  for (const ReplayGroup& record : buffer_.expire(newest)) {
     held_.erase(record.id);
     emit("learner.dropped_group", {{"group", record.id.value()},
                                    {"worker", record.worker.value()},
                                    {"reason", "stale"},
-                                   {"staleness", newest_->version.value() - record.oldest.value()}});
+                                   {"staleness", newest.value() - record.oldest.value()}});
   }
 }
 
@@ -418,37 +443,113 @@ Status LearnerLoop::pause() {
 }
 
 Status LearnerLoop::publish() {
+  FLOTILLA_RETURN_IF_ERROR(await_publication());
   const nanoseconds began = parts_.clock.monotonic();
   const ModelDescription& description = parts_.trainer.description();
   std::vector<const float*> masters;
   for (const auto& master : parts_.trainer.state().masters) masters.push_back(master.data());
-  std::shared_ptr<const GridState> next = version0_;
+  RegridReport report;
   if (progress_.steps > 0) {
-    FLOTILLA_ASSIGN_OR_RETURN(GridState grid, regrid(description, *grid_, masters, nullptr));
-    next = std::make_shared<const GridState>(std::move(grid));
+    FLOTILLA_ASSIGN_OR_RETURN(GridState grid, regrid(description, *grid_, masters, &report, core_count()));
+    grid_ = std::make_shared<const GridState>(std::move(grid));
+  } else {
+    grid_ = version0_;
   }
-  PublishReport done;
-  FLOTILLA_RETURN_IF_ERROR(insist("publish", [&]() -> Status {
-    // The fleet learns what is wanted together with the version.
-    FLOTILLA_ASSIGN_OR_RETURN(done, parts_.sink.publish(*next, progress_.steps));
-    return ok_status();
-  }));
-  grid_ = next;
   progress_.published_steps = progress_.steps;
   parts_.trainer.set_grid(grid_);
-  const Generation generation = newest_ ? newest_->generation : Generation(1);
-  newest_ = SnapshotVersion{done.version, done.state, generation};
-  next_look_ = nanoseconds(0);
-  expire();
-  emit("learner.publish", {{"version", done.version.value()},
-                           {"step", progress_.steps},
-                           {"state", done.state.to_hex()},
-                           {"delta_bytes", done.delta_bytes},
-                           {"anchor_bytes", done.anchor_bytes},
-                           {"changed", done.changed},
-                           {"total", done.total},
-                           {"seconds", seconds(parts_.clock.monotonic() - began)}});
+  publication_ = Publication{.state = grid_,
+                             .steps = progress_.steps,
+                             .grid = report,
+                             .began = began,
+                             .pause = kRetryFirst,
+                             .random = PhiloxStream(progress_.steps, 0)};
+  parts_.sink.begin(grid_, progress_.steps);
+  publication_->seconds_held = seconds(parts_.clock.monotonic() - began);
+  return settings_.learner.mode == LearnerMode::kSequential ? await_publication() : ok_status();
+}
+
+Status LearnerLoop::follow_publication() {
+  if (!publication_) return ok_status();
+  if (publication_->next_attempt) {
+    if (parts_.clock.monotonic() < *publication_->next_attempt) return ok_status();
+    publication_->next_attempt.reset();
+    parts_.sink.begin(publication_->state, publication_->steps);
+  }
+  const auto attempt = parts_.sink.finished();
+  if (!attempt) return ok_status();
+  if (attempt->ok()) {
+    published(**attempt);
+    return ok_status();
+  }
+  if (!may_pass(attempt->status())) return attempt->status().with_context("publish");
+  const nanoseconds pause = jittered(publication_->pause, publication_->random);
+  tell_failure("publish", attempt->status(), pause);
+  publication_->next_attempt = parts_.clock.monotonic() + pause;
+  publication_->pause = std::min(2 * publication_->pause, kRetryLast);
   return ok_status();
+}
+
+void LearnerLoop::published(const PublishReport& report) {
+  const Publication done = *std::exchange(publication_, std::nullopt);
+  newest_ = SnapshotVersion{report.version, report.state, newest_ ? newest_->generation : Generation(1)};
+  next_look_ = nanoseconds(0);
+  const double passed = seconds(parts_.clock.monotonic() - done.began);
+  emit("learner.publish", {{"version", report.version.value()},
+                           {"step", done.steps},
+                           {"state", report.state.to_hex()},
+                           {"delta_bytes", report.delta_bytes},
+                           {"skip_bytes", report.skip_bytes},
+                           {"anchor_bytes", report.anchor_bytes},
+                           {"changed", report.changed},
+                           {"total", report.total},
+                           {"rescaled_groups", done.grid.rescaled_groups},
+                           {"rescaled_bytes", done.grid.rescaled_bytes},
+                           {"seconds", passed},
+                           {"seconds_held", done.seconds_held},
+                           {"seconds_encode", report.seconds_encode},
+                           {"seconds_upload", report.seconds_upload}});
+  seconds_held_ += done.seconds_held;
+  log_info("learn",
+           "version {} after step {}: {} bytes of changes, {} groups rescaled ({} bytes); {:.1f} s, training held "
+           "for {:.2f} s",
+           report.version.value(), done.steps, report.delta_bytes, done.grid.rescaled_groups, done.grid.rescaled_bytes,
+           passed, done.seconds_held);
+  for (auto& [id, group] : std::exchange(early_, {})) take(std::move(group));
+}
+
+Status LearnerLoop::await_publication() {
+  if (!publication_) return ok_status();
+  const nanoseconds began = parts_.clock.monotonic();
+  const double held = publication_->seconds_held;
+  while (true) {
+    publication_->seconds_held = held + seconds(parts_.clock.monotonic() - began);
+    FLOTILLA_RETURN_IF_ERROR(follow_publication());
+    if (!publication_) return ok_status();
+    if (asked_to_leave()) return cancelled("asked to leave");
+    report("the hub: publish");
+    const auto attempt = publication_->next_attempt;
+    parts_.wait(attempt ? *attempt - parts_.clock.monotonic() : settings_.poll);
+  }
+}
+
+void LearnerLoop::leave_publication() {
+  Status status;
+  while (status.ok() && publication_ && !publication_->next_attempt) {
+    status = follow_publication();
+    if (status.ok() && publication_ && !publication_->next_attempt) parts_.wait(settings_.poll);
+  }
+  if (!status.ok()) log_warning("learn", "left with a version on its way: {}", status.to_string());
+}
+
+Version LearnerLoop::newest_or_coming() const { return Version(newest_->version.value() + (publication_ ? 1 : 0)); }
+
+std::int64_t LearnerLoop::wanted() const {
+  return std::max<std::int64_t>(0, buffer_.wanted(newest_or_coming()) - std::ssize(early_));
+}
+
+void LearnerLoop::tell_failure(const std::string& what, const Status& status, nanoseconds pause) {
+  emit("hub.error", {{"operation", what}, {"key", settings_.run}, {"message", status.to_string()}});
+  log_warning("learn", "{}: {}; trying again in {:.1f} s", what, status.to_string(), seconds(pause));
 }
 
 Status LearnerLoop::insist(const std::string& what, const std::function<Status()>& action) {
@@ -457,12 +558,10 @@ Status LearnerLoop::insist(const std::string& what, const std::function<Status()
   while (true) {
     const Status status = action();
     if (status.ok() || !may_pass(status)) return status.ok() ? status : status.with_context(what);
-    const auto jittered =
-        nanoseconds(static_cast<std::int64_t>(static_cast<double>(wait.count()) * (0.5 + random.uniform() / 2)));
-    emit("hub.error", {{"operation", what}, {"key", settings_.run}, {"message", status.to_string()}});
-    log_warning("learn", "{}: {}; trying again in {:.1f} s", what, status.to_string(), seconds(jittered));
+    const nanoseconds pause = jittered(wait, random);
+    tell_failure(what, status, pause);
     report("the hub: " + what);
-    parts_.wait(jittered);
+    parts_.wait(pause);
     if (asked_to_leave()) return cancelled("asked to leave");
     wait = std::min(2 * wait, kRetryLast);
   }
@@ -503,8 +602,10 @@ void LearnerLoop::report(const std::string& waiting_for) {
               {"waiting_for", waiting_for}};
   if (newest_) {
     status["version"] = newest_->version.value();
-    status["eligible"] = buffer_.eligible(newest_->version);
-    status["wanted"] = buffer_.wanted(newest_->version);
+    status["publishing"] = publication_.has_value();
+    status["seconds_held"] = seconds_held_;
+    status["eligible"] = buffer_.eligible(newest_or_coming());
+    status["wanted"] = wanted();
   }
   parts_.control.set_status(std::move(status));
 }

@@ -45,6 +45,7 @@ class FakeTrainer final : public Trainer {
     denominator = options.denominator;
     for (int i = 0; i < 2; ++i) {
       clock_.advance(milliseconds(500));
+      if (moment) FLOTILLA_RETURN_IF_ERROR(moment());
       FLOTILLA_RETURN_IF_ERROR(pause());
     }
     move();
@@ -105,10 +106,19 @@ class FakeTrainer final : public Trainer {
 // looks.
 class FakeHub final : public RolloutSource, public SnapshotSink {
  public:
-  explicit FakeHub(const ModelDescription& description) : description_(description) {}
+  FakeHub(const ModelDescription& description, const Clock& clock) : description_(description), clock_(clock) {}
+
+  // How an attempt to publish goes.
+  struct Upload {
+    std::chrono::nanoseconds visible{0};  // until readers see the version
+    std::chrono::nanoseconds answer{0};   // until the learner hears, after that
+    Status failure = {};                  // the answer, and nobody ever sees the version
+    bool lost = false;                    // the version is there, and the answer says that the hub is away
+  };
 
   Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>& known) override {
     if (down) return unavailable("the hub is away");
+    if (busy_fleet) work();
     RolloutPoll result;
     for (const Group& group : uploaded) {
       if (group.oldest_version() < oldest || known(group.identity.group)) continue;
@@ -117,13 +127,36 @@ class FakeHub final : public RolloutSource, public SnapshotSink {
     result.refused = std::exchange(refused, {});
     return result;
   }
-  Result<PublishReport> publish(const GridState& state, std::uint64_t step) override {
-    if (down) return unavailable("the hub is away");
-    const Sha256Digest digest = state_digest(description_, state);
-    versions.push_back(digest);
-    steps.push_back(step);
-    return PublishReport{.version = Version(versions.size() - 1), .state = digest};
+  void begin(std::shared_ptr<const GridState> state, std::uint64_t step) override {
+    EXPECT_FALSE(attempt_) << "one at a time";
+    attempt_ = Attempt{state_digest(description_, *state), step, clock_.monotonic(), next_upload(), {}};
   }
+  std::optional<Result<PublishReport>> finished() override {
+    pass();
+    if (!attempt_ || clock_.monotonic() < attempt_->began + attempt_->upload.visible + attempt_->upload.answer) {
+      return std::nullopt;
+    }
+    const Attempt done = *std::exchange(attempt_, std::nullopt);
+    if (!done.upload.failure.ok()) return done.upload.failure;
+    lost_ = done.version;
+    if (down || done.upload.lost || !done.version) return unavailable("the hub is away");
+    lost_.reset();
+    return PublishReport{.version = *done.version, .state = done.digest};
+  }
+  // What the hub does by itself: a version that was uploaded is there, whether its learner knows or not.
+  void pass() {
+    if (!attempt_ || attempt_->version || !attempt_->upload.failure.ok() || down ||
+        clock_.monotonic() < attempt_->began + attempt_->upload.visible) {
+      return;
+    }
+    if (!lost_) {
+      versions.push_back(attempt_->digest);
+      steps.push_back(attempt_->step);
+    }
+    attempt_->version = Version(versions.size() - 1);
+  }
+  // The learner's process is gone, and its attempt with it.
+  void forget() { attempt_.reset(), lost_.reset(); }
   Status update(RunState state, std::int64_t wanted) override {
     if (down) return unavailable("the hub is away");
     if (state == RunState::kFinished && deaf_to_the_end) {
@@ -140,12 +173,15 @@ class FakeHub final : public RolloutSource, public SnapshotSink {
   }
 
   void work() {
+    pass();
     for (std::int64_t i = 0; i < wished && !versions.empty(); ++i) {
       uploaded.push_back(make_group(versions.size() - 1, counter, counter % 3 != 0));
       ++counter;
     }
   }
 
+  std::function<Upload()> next_upload = [] { return Upload{}; };
+  bool busy_fleet = false;  // works whenever the learner looks, too
   bool down = false;
   bool deaf_to_the_end = false;
   int missed_ends = 0;
@@ -158,12 +194,22 @@ class FakeHub final : public RolloutSource, public SnapshotSink {
   std::uint64_t counter = 0;
 
  private:
+  struct Attempt {
+    Sha256Digest digest;
+    std::uint64_t step = 0;
+    std::chrono::nanoseconds began{0};
+    Upload upload;
+    std::optional<Version> version;  // once it is there
+  };
   const ModelDescription description_;
+  const Clock& clock_;
+  std::optional<Attempt> attempt_;
+  std::optional<Version> lost_;  // is there, and its learner does not know
 };
 
 class LearnerLoopTest : public testing::Test {
  protected:
-  LearnerLoopTest() : weights_(tiny_weights(tiny_description())), hub_(weights_.description) {
+  LearnerLoopTest() : weights_(tiny_weights(tiny_description())), hub_(weights_.description, clock_) {
     settings_.run = "owner/run";
     settings_.group_size = 2;
     settings_.learner.steps = 6;
@@ -183,6 +229,7 @@ class LearnerLoopTest : public testing::Test {
     CheckpointFolder checkpoints(folder_.path(), weights_.description, settings_.learner.keep_checkpoints);
     int moments = 0;
     const auto moment = [&]() -> Status { return ++moments == kill_after ? internal_error("killed") : ok_status(); };
+    hub_.forget();
     trainer_->moment = moment;
     LearnerLoop loop(settings_,
                      {.trainer = *trainer_,
@@ -209,12 +256,21 @@ class LearnerLoopTest : public testing::Test {
   // The promises that docs/formats/events.md says can be checked.
   void check_events() {
     std::map<std::int64_t, nlohmann::json> lineage;
-    std::int64_t last_version = -1;
+    std::int64_t last_version = -1, published_step = 0;
     for (const Event& event : events_.events()) {
       if (event.kind == "learner.resume") lineage.erase(lineage.upper_bound(event.fields["step"]), lineage.end());
       if (event.kind == "learner.start" && lineage_is_new_) lineage.clear();
+      if (event.kind == "learner.resume") {
+        published_step = event.fields["step"];
+        last_version = std::max(last_version, event.fields["version"].get<std::int64_t>() - 1);
+      }
+      if (event.kind == "learner.group") {
+        EXPECT_LE(event.fields["version"].get<std::int64_t>(), last_version) << "not known to be there";
+      }
       if (event.kind == "learner.step") {
         lineage[event.fields["step"]] = event.fields;
+        // Weights leave the newest version by less than two rounds.
+        EXPECT_LE(event.fields["step"].get<std::int64_t>() - published_step, 2 * settings_.learner.publish_every);
         for (std::size_t s = 0; s < event.fields["staleness"].size(); ++s) {
           if (std::ssize(event.fields["staleness"]) > settings_.learner.max_staleness + 1) FAIL() << "too stale";
         }
@@ -222,6 +278,7 @@ class LearnerLoopTest : public testing::Test {
       if (event.kind == "learner.publish") {
         EXPECT_GT(event.fields["version"].get<std::int64_t>(), last_version);
         last_version = event.fields["version"];
+        published_step = event.fields["step"];
       }
     }
     std::map<std::string, std::int64_t> uses;
@@ -344,6 +401,139 @@ TEST_F(LearnerLoopTest, WaitsForAHubThatIsAway) {
   EXPECT_EQ(events_.events("learner.step").size(), 6u);
   check_events();
 }
+
+TEST_F(LearnerLoopTest, TrainingGoesOnWhileAVersionIsUploaded) {
+  hub_.next_upload = [] { return FakeHub::Upload{.visible = milliseconds(1200), .answer = milliseconds(100)}; };
+  hub_.busy_fleet = true;
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(hub_.steps, (std::vector<std::uint64_t>{0, 2, 4, 6}));
+  for (const Event& event : events_.events("learner.publish")) {
+    const bool at_an_end = event.fields["step"] == 0 || event.fields["step"] == 6;
+    EXPECT_GE(event.fields["seconds"].get<double>(), 1.3);
+    EXPECT_EQ(event.fields["seconds_held"].get<double>() > 0, at_an_end) << event.fields;
+  }
+  std::vector<int> versions;  // that were there when a step began
+  for (const Event& event : events_.events("learner.step")) versions.push_back(event.fields["version"]);
+  EXPECT_EQ(versions, (std::vector<int>{0, 0, 0, 0, 1, 1}));
+  check_events();
+}
+
+TEST_F(LearnerLoopTest, AVersionThatIsDueWaitsForTheOneOnItsWay) {
+  settings_.learner.publish_every = 1;
+  hub_.next_upload = [] { return FakeHub::Upload{.visible = seconds(5)}; };
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(hub_.steps, (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6})) << "each step's, none is left out";
+  for (const Event& event : events_.events("learner.publish")) {
+    EXPECT_GT(event.fields["seconds_held"].get<double>(), 2) << event.fields;
+  }
+  check_events();
+}
+
+TEST_F(LearnerLoopTest, StalenessCountsTheVersionOnItsWay) {
+  settings_.learner.publish_every = 1;
+  settings_.learner.max_staleness = 0;
+  hub_.busy_fleet = true;
+  hub_.next_upload = [] { return FakeHub::Upload{.visible = milliseconds(1500)}; };
+  ASSERT_TRUE(live().ok());
+  // Groups of the version before would be one version old, and so every step waits for the version.
+  for (const Event& event : events_.events("learner.step")) {
+    EXPECT_EQ(event.fields["version"], event.fields["step"].get<int>() - 1);
+    EXPECT_EQ(event.fields["staleness"], nlohmann::json::array({3}));
+  }
+  check_events();
+}
+
+TEST_F(LearnerLoopTest, GroupsOfAVersionThatTheLearnerHasNotHeardOfWaitForTheNews) {
+  settings_.learner.steps = 20;
+  hub_.busy_fleet = true;
+  hub_.next_upload = [] { return FakeHub::Upload{.answer = milliseconds(900)}; };
+  ASSERT_TRUE(live().ok());
+  for (const Event& event : events_.events("learner.dropped_group")) EXPECT_EQ(event.fields["reason"], "stale");
+  check_events();
+}
+
+TEST_F(LearnerLoopTest, ANewerLearnerStopsTheRunInTheMiddleOfAStep) {
+  int uploads = 0;
+  hub_.next_upload = [&] {
+    return ++uploads < 2
+               ? FakeHub::Upload{}
+               : FakeHub::Upload{.answer = milliseconds(600), .failure = failed_precondition("another learner")};
+  };
+  EXPECT_EQ(live().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(hub_.steps, (std::vector<std::uint64_t>{0}));
+  EXPECT_EQ(events_.events("learner.step").size(), 2u);
+}
+
+TEST_F(LearnerLoopTest, LeavingTellsOfTheVersionThatComesAndWaitsForNoHubThatIsAway) {
+  for (const bool away : {false, true}) {
+    settings_.learner.steps = 0;
+    int uploads = 0;
+    hub_.next_upload = [&] {
+      if (++uploads < 2) return FakeHub::Upload{};
+      control_->ask(LearnerControl::Request::kLeave);
+      return FakeHub::Upload{.visible = seconds(30), .failure = away ? unavailable("the hub is away") : ok_status()};
+    };
+    const std::size_t before = events_.events("learner.publish").size();
+    ASSERT_TRUE(live().ok());
+    EXPECT_EQ(events_.events("learner.publish").size(), before + (away ? 1 : 2));
+    hub_.next_upload = [] { return FakeHub::Upload{}; };
+    settings_.learner.steps = away ? 24 : 12;
+    ASSERT_TRUE(live().ok());
+    check_events();
+  }
+}
+
+// A slow hub that fails, keeps answers back and loses them, under a learner that dies and leaves at any moment.
+class LearnerLoopSchedule : public LearnerLoopTest, public testing::WithParamInterface<int> {};
+
+TEST_P(LearnerLoopSchedule, KeepsEveryPromise) {
+  PhiloxStream random(static_cast<std::uint64_t>(GetParam()), 7);
+  const auto up_to = [&](int most) { return 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(most))); };
+  settings_.learner.steps = 12;
+  settings_.learner.publish_every = up_to(3);
+  settings_.learner.checkpoint_every = up_to(3);
+  settings_.learner.max_staleness = up_to(4) - 1;
+  hub_.busy_fleet = random.below(2) == 0;
+  const double trouble = random.uniform() / 2;
+  hub_.next_upload = [&] {
+    FakeHub::Upload upload{.visible = milliseconds(random.below(3000)), .answer = milliseconds(random.below(3000))};
+    upload.lost = random.uniform() < trouble;
+    if (random.uniform() < trouble) upload.failure = unavailable("the hub is away");
+    return upload;
+  };
+  on_wait_ = [&] {
+    if (random.below(200) == 0) control_->ask(LearnerControl::Request::kLeave);
+    hub_.down = random.uniform() < trouble / 4;
+  };
+  for (int life = 0; life < 8; ++life) {
+    const Status status = live(random.below(2) == 0 ? up_to(12) : 0);
+    ASSERT_TRUE(status.ok() || status.code() == StatusCode::kInternal) << status.to_string();
+  }
+  on_wait_ = nullptr;
+  hub_.down = false;
+  hub_.next_upload = [] { return FakeHub::Upload{}; };
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(events_.events("learner.finish").back().fields["step"], 12);
+  EXPECT_EQ(hub_.run_state, RunState::kFinished);
+  EXPECT_EQ(hub_.steps.back(), 12u);
+  for (const Event& event : events_.events("learner.publish")) {
+    const auto version = event.fields["version"].get<std::size_t>();
+    EXPECT_EQ(event.fields["state"], hub_.versions.at(version).to_hex());
+    EXPECT_EQ(event.fields["step"], hub_.steps.at(version));
+  }
+  // Within a life, none is left out.
+  std::optional<int> previous;
+  for (const Event& event : events_.events()) {
+    if (event.kind == "learner.start") previous.reset();
+    if (event.kind != "learner.publish") continue;
+    const int step = event.fields["step"];
+    EXPECT_LE(step - previous.value_or(step), settings_.learner.publish_every);
+    previous = step;
+  }
+  check_events();
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, LearnerLoopSchedule, testing::Range(0, 100));
 
 TEST_F(LearnerLoopTest, StopFinishesAndLeaveDoesNot) {
   settings_.learner.steps = 0;

@@ -296,7 +296,7 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                           versions);
   FLOTILLA_ASSIGN_OR_RETURN(auto publisher, Publisher::open(*store, layout, description, shop.key,
                                                             {.anchor_every = config.learner.anchor_every}, *events));
-  HubSnapshotSink sink(std::move(publisher), versions);
+  HubSnapshotSink sink(std::move(publisher), versions, [&control] { control.wake(); });
   CheckpointFolder checkpoints(config.run.folder / "checkpoints", description, config.learner.keep_checkpoints);
   LearnerLoop loop({.run = config.run.name,
                     .learner = config.learner,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,13 +47,17 @@ struct SnapshotVersion {
   Generation generation;  // of the learner that holds the run now
 };
 
-// Where the learner's weights go. One thread.
+// Where the learner's weights go, beside the training. One thread calls.
 class SnapshotSink {
  public:
   virtual ~SnapshotSink() = default;
-  // As Publisher: errors that can be tried again are unavailable or deadline_exceeded; failed_precondition means that a
-  // newer learner has taken over.
-  virtual Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) = 0;
+  // Begins to publish, one attempt, and returns at once. The next may begin when finished() has told of this one.
+  virtual void begin(std::shared_ptr<const GridState> state, std::uint64_t optimizer_step) = 0;
+  // What became of the attempt, told once; nullopt while it is under way. As Publisher: errors that can be tried again,
+  // with the same state, are unavailable or deadline_exceeded; failed_precondition means that a newer learner has taken
+  // over.
+  virtual std::optional<Result<PublishReport>> finished() = 0;
+  // Also while one is under way.
   virtual Status update(RunState state, std::int64_t wanted) = 0;
   // The newest version that readers can see; nullopt before the first.
   virtual Result<std::optional<SnapshotVersion>> newest() = 0;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/thread_pool.h"
+
 namespace flotilla {
 namespace {
 
@@ -126,6 +128,7 @@ Status regrid_matrix(const TensorSpec& spec, const GridTensor& before, const flo
         FLOTILLA_ASSIGN_OR_RETURN(out.scales[group], choose_group_scale(values + offset, count));
         FLOTILLA_CHECK(quantize_group(values + offset, count, out.scales[group], &out.q[offset]));
         ++report.rescaled_groups;
+        report.rescaled_bytes += static_cast<std::int64_t>(sizeof(out.scales[group])) + count;
         return ok_status();
       }));
   report.changed += differences(out.q.data(), before.q.data(), spec.size());
@@ -139,6 +142,7 @@ Status regrid_vector(const TensorSpec& spec, const GridTensor& before, const flo
   if (!quantize(values, spec.size(), out.vector_scale, kVectorLimit, out.vector_q.data())) {
     FLOTILLA_RETURN_IF_ERROR(grid_vector(spec, values, out));
     ++report.rescaled_groups;
+    report.rescaled_bytes += static_cast<std::int64_t>(sizeof(out.vector_scale) + 2 * out.vector_q.size());
   }
   report.changed += differences(out.vector_q.data(), before.vector_q.data(), spec.size());
   return ok_status();
@@ -223,7 +227,7 @@ Result<GridState> make_grid(const ModelWeights& weights) {
 }
 
 Result<GridState> regrid(const ModelDescription& description, const GridState& before,
-                         const std::vector<const float*>& masters, RegridReport* report) {
+                         const std::vector<const float*>& masters, RegridReport* report, int threads) {
   FLOTILLA_RETURN_IF_ERROR(check_shapes(description, before));
   if (masters.size() != description.tensors.size()) {
     return invalid_argument(
@@ -231,13 +235,22 @@ Result<GridState> regrid(const ModelDescription& description, const GridState& b
   }
   GridState state;
   state.tensors.resize(masters.size());
-  RegridReport counts;
-  for (std::size_t i = 0; i < masters.size(); ++i) {
+  std::vector<RegridReport> reports(masters.size());
+  std::vector<Status> statuses(masters.size());
+  ThreadPool pool(threads);
+  pool.run(std::ssize(masters), [&](std::int64_t piece, int) {
+    const auto i = static_cast<std::size_t>(piece);
     const TensorSpec& spec = description.tensors[i];
     const auto regrid_one = spec.kind == TensorKind::kMatrix ? regrid_matrix : regrid_vector;
-    FLOTILLA_RETURN_IF_ERROR(
-        regrid_one(spec, before.tensors[i], masters[i], state.tensors[i], counts).with_context("tensor " + spec.name));
-    counts.total += spec.size();
+    statuses[i] = regrid_one(spec, before.tensors[i], masters[i], state.tensors[i], reports[i]);
+  });
+  RegridReport counts;
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    FLOTILLA_RETURN_IF_ERROR(statuses[i].with_context("tensor " + description.tensors[i].name));
+    counts.changed += reports[i].changed;
+    counts.total += description.tensors[i].size();
+    counts.rescaled_groups += reports[i].rescaled_groups;
+    counts.rescaled_bytes += reports[i].rescaled_bytes;
   }
   if (report != nullptr) *report = counts;
   return state;

@@ -67,6 +67,7 @@ struct RegridReport {
   std::int64_t changed = 0;          // integers that differ from the state before
   std::int64_t total = 0;            // integers in all
   std::int64_t rescaled_groups = 0;  // groups and vectors that got a new scale because a value left the range
+  std::int64_t rescaled_bytes = 0;   // their scales and integers, which travel whole
 };
 
 // The grid of `masters` with the sticky scales of `before`: q = round_half_even(master / scale). A group (or vector)
@@ -74,7 +75,7 @@ struct RegridReport {
 // description.tensors[i].size() floats. NaN, infinity or a value too large for kScaleMax: data_loss naming the tensor.
 // `report` may be null.
 Result<GridState> regrid(const ModelDescription& description, const GridState& before,
-                         const std::vector<const float*>& masters, RegridReport* report);
+                         const std::vector<const float*>& masters, RegridReport* report, int threads = 1);
 
 // value = q * scale, each product rounded once to fp32.
 void dequantize(const TensorSpec& spec, const GridTensor& tensor, float* out);

@@ -188,6 +188,8 @@ TEST(Grid, OnlyTheGroupThatLeavesTheRangeGetsANewScale) {
   RegridReport report;
   const GridState after = regrid(description, before, pointers(weights), &report).value();
   EXPECT_EQ(report.rescaled_groups, 2);
+  EXPECT_EQ(report.rescaled_bytes, (2 + 6) + (4 + 2 * 33));
+  EXPECT_EQ(regrid(description, before, pointers(weights), nullptr, 3).value(), after);
   EXPECT_EQ(after.tensors[0], before.tensors[0]);
   for (std::size_t g = 0; g < before.tensors[1].scales.size(); ++g) {
     EXPECT_EQ(after.tensors[1].scales[g] != before.tensors[1].scales[g], g == 9) << g;

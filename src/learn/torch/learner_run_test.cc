@@ -56,7 +56,7 @@ class LearnerRun {
                             versions);
     FLOTILLA_ASSIGN_OR_RETURN(auto publisher, Publisher::open(*run_.store, run_.layout, description, run_.learner,
                                                               {.anchor_every = 4}, events_));
-    HubSnapshotSink sink(std::move(publisher), versions);
+    HubSnapshotSink sink(std::move(publisher), versions, [this] { control_.wake(); });
     CheckpointFolder checkpoints(run_.scratch.path() / "checkpoints", description, 2);
     LearnerLoop loop(settings_, {.trainer = *trainer,
                                  .source = source,

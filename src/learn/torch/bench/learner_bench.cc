@@ -23,6 +23,7 @@
 #include "base/philox.h"
 #include "base/thread_pool.h"
 #include "learn/advantages.h"
+#include "learn/torch/bench/random_group.h"
 #include "learn/torch/torch_trainer.h"
 #include "model/published_sizes.h"
 
@@ -30,7 +31,7 @@ namespace flotilla {
 namespace {
 
 constexpr int kProducts = 30;  // times the product is measured
-constexpr int kGroups = 4, kEpisodes = 8, kPrompt = 60;
+constexpr int kGroups = 4;
 
 ModelWeights random_weights(const ModelDescription& description) {
   ModelWeights weights{description, {}};
@@ -41,32 +42,6 @@ ModelWeights random_weights(const ModelDescription& description) {
     for (float& value : tensor) value = 0.04f * (static_cast<float>(random.next_u32()) * 0x1p-31f - 1.0f);
   }
   return weights;
-}
-
-Group random_group(std::uint64_t stream, std::int32_t vocabulary) {
-  PhiloxStream random(2, stream);
-  const auto token = [&] { return static_cast<TokenId>(random.below(static_cast<std::uint64_t>(vocabulary))); };
-  std::vector<TokenId> prompt;
-  for (int i = 0; i < kPrompt; ++i) prompt.push_back(token());
-  Group group;
-  group.prompt_tokens = kPrompt;
-  for (int e = 0; e < kEpisodes; ++e) {
-    Episode& episode = group.episodes.emplace_back();
-    episode.tokens = prompt;
-    episode.sources.assign(kPrompt, TokenSource::kPrompt);
-    const auto add = [&](TokenSource source, std::uint64_t count) {
-      for (std::uint64_t i = 0; i < count; ++i) {
-        episode.tokens.push_back(token());
-        episode.sources.push_back(source);
-      }
-    };
-    add(TokenSource::kModel, 12 + random.below(6));
-    add(TokenSource::kEnvironment, 40 + random.below(20));
-    add(TokenSource::kModel, 8 + random.below(5));
-    episode.logprobs.assign(episode.tokens.size(), -10.8f);
-    episode.reward = e % 3 == 0;
-  }
-  return group;
 }
 
 double processor_seconds() {
