@@ -73,6 +73,7 @@ struct RolloutSection {
   std::int32_t top_k = 0;
   float top_p = 1.0f;
   WeightSwap swap = WeightSwap::kDrain;
+  bool claims = false;
 
   template <class V>
   void visit(V& v) {
@@ -83,6 +84,9 @@ struct RolloutSection {
     v(swap, "swap",
       "When a new version's weights are taken: after the groups under way (drain), or under their episodes, whose keys "
       "and values are then computed again (recompute) or kept (keep)");
+    v(claims, "claims",
+      "Workers claim blocks of 64 tasks, so that none is done twice in a pass over all of them; off: each walks them "
+      "from a place of its own, and asks the hub for nothing");
   }
 };
 

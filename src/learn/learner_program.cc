@@ -156,6 +156,7 @@ Result<Workshop> open_workshop(const RunConfig& config, bool dry_run) {
   spec.top_k = config.rollout.top_k;
   spec.top_p = config.rollout.top_p;
   spec.swap = config.rollout.swap;
+  spec.claims = config.rollout.claims ? kClaimTasksMax : 0;
   spec.learner_key = shop.key->public_key();
 
   if (shop.config.loss.token_budget == 0) shop.config.loss.token_budget = shop.environment->limits().model_tokens;

@@ -64,6 +64,15 @@ std::uint64_t sample_group(const GroupId& group) {
   return number;
 }
 
+std::uint64_t permuted(std::uint64_t key, std::uint64_t place, std::uint64_t size) {
+  FLOTILLA_CHECK(place < size);
+  const auto half_bits = std::max(1, (static_cast<int>(std::bit_width(size - 1)) + 1) / 2);
+  do {
+    place = feistel(key, half_bits, place);
+  } while (place >= size);
+  return place;
+}
+
 std::uint64_t assigned_task(std::uint64_t run_seed, const WorkerId& worker, std::uint64_t counter,
                             std::uint64_t tasks) {
   FLOTILLA_CHECK(tasks > 0);
@@ -73,13 +82,7 @@ std::uint64_t assigned_task(std::uint64_t run_seed, const WorkerId& worker, std:
   hash.update_framed(worker.value());
   const std::uint64_t start = first_bytes_as_number(hash.finish()) % tasks;
   const std::uint64_t steps = counter % tasks;
-  std::uint64_t place = start >= tasks - steps ? start - (tasks - steps) : start + steps;
-
-  const auto half_bits = std::max(1, (static_cast<int>(std::bit_width(tasks - 1)) + 1) / 2);
-  do {
-    place = feistel(run_seed, half_bits, place);
-  } while (place >= tasks);
-  return place;
+  return permuted(run_seed, start >= tasks - steps ? start - (tasks - steps) : start + steps, tasks);
 }
 
 }  // namespace flotilla

@@ -66,7 +66,7 @@ struct GroupIdentity {
   GroupId group;           // see group_id()
   OperatorId operator_id;
   WorkerId worker;
-  std::uint64_t counter = 0;  // the worker's how-manieth group this is: fixes the task
+  std::uint64_t counter = 0;  // fixes the task: run_task()
   std::uint32_t attempt = 0;
   Split split = Split::kTrain;
   std::uint64_t task = 0;
@@ -103,10 +103,12 @@ Status check_swap(const Group& group, WeightSwap swap);
 GroupId group_id(const GroupIdentity& identity);
 // SampleKey::group: the first 16 hex digits of the id as a number.
 std::uint64_t sample_group(const GroupId& group);
-// The task that the run's seed assigns to this worker's counter: all workers walk one permutation of [0, tasks), each
-// from a start of its own, which follows from seed and worker. The permutation is a Feistel network of 8 Philox rounds
-// keyed by the seed over the next even number of bits, applied again while the result lies outside (cycle walking:
-// Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). tasks > 0.
+// Where the key's permutation of [0, size) takes `place`: a Feistel network of 8 Philox rounds over the next even
+// number of bits, applied again while the result lies outside (cycle walking: Black, Rogaway, "Ciphers with Arbitrary
+// Finite Domains", CT-RSA 2002). place < size.
+std::uint64_t permuted(std::uint64_t key, std::uint64_t place, std::uint64_t size);
+// The task that a run without claims assigns to this worker's counter: all workers walk one permutation of [0, tasks),
+// keyed by the run's seed, each from a start of its own, which follows from seed and worker. tasks > 0.
 std::uint64_t assigned_task(std::uint64_t run_seed, const WorkerId& worker, std::uint64_t counter, std::uint64_t tasks);
 
 }  // namespace flotilla

@@ -72,6 +72,7 @@ RunSpec a_spec() {
   spec.top_p = 0.95f;
   spec.top_k = 40;
   spec.swap = WeightSwap::kKeep;
+  spec.claims = 64;
   spec.learner_key = key();
   return spec;
 }
@@ -104,7 +105,7 @@ void expect_strict(const char* kind, const std::string& good, const std::functio
       EXPECT_TRUE(status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kFailedPrecondition)
           << what << " " << name << ": " << status.to_string();
     };
-    if (name != "anchor" && name != "delta" && name != "skips" && name != "swap")
+    if (name != "anchor" && name != "delta" && name != "skips" && name != "swap" && name != "claims")
       check("without", [&, &name = name](json& b) { b.erase(name); });
     check("null", [&, &name = name](json& b) { b[name] = nullptr; });
     check("list", [&, &name = name](json& b) { b[name] = json::array(); });
@@ -214,6 +215,14 @@ TEST(RunSpec, NamesNoSwapWhenAGroupIsOfOneVersion) {
   EXPECT_EQ(run_spec_from_json(text).value(), spec);
 }
 
+TEST(RunSpec, NamesNoClaimsWhenWorkersMakeNone) {
+  RunSpec spec = a_spec();
+  spec.claims = 0;
+  const std::string text = run_spec_to_json(spec, *test_key());
+  EXPECT_THAT(text, testing::Not(HasSubstr("claims")));
+  EXPECT_EQ(run_spec_from_json(text).value(), spec);
+}
+
 TEST(RunSpec, IsReadStrictly) {
   const auto read = [](const std::string& text) { return run_spec_from_json(text).status(); };
   const std::string good = run_spec_to_json(a_spec(), *test_key());
@@ -232,6 +241,8 @@ TEST(RunSpec, IsReadStrictly) {
                                                                              {"top_p", 0.0},
                                                                              {"top_p", 1.5},
                                                                              {"top_k", 1ull << 31},
+                                                                             {"claims", 0u},
+                                                                             {"claims", 65u},
                                                                              {"swap", "drain"},
                                                                              {"swap", "now"},
                                                                              {"run", "no-slash"},

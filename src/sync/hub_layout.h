@@ -28,6 +28,8 @@ struct HubLayout {
   std::string events(const std::string& writer, std::uint64_t segment) const {
     return prefix + "/events/" + writer + "/" + padded(segment);
   }
+  std::string claims() const { return prefix + "/claims/"; }
+  std::string claims(std::uint64_t epoch) const { return claims() + padded(epoch) + "/"; }
   std::string workers() const { return prefix + "/workers/"; }
   std::string weights_folder() const { return prefix + "/weights/"; }
   std::string worker_status(const WorkerId& worker) const { return workers() + worker.value() + "/status"; }

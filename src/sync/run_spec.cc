@@ -70,6 +70,7 @@ Result<RunSpec> parse(const nlohmann::json& body, const PublicKey& key) {
       fields.fail("swap", "is not recompute or keep");
     }
   }
+  if (fields.has("claims")) spec.claims = static_cast<std::int32_t>(whole("claims", 1, kClaimTasksMax));
   spec.learner_key = key;
   fields.text("learner_key", 64);
   FLOTILLA_RETURN_IF_ERROR(fields.finish());
@@ -97,6 +98,7 @@ std::string run_spec_to_json(const RunSpec& spec, const SigningKey& key) {
       {"learner_key", hex(spec.learner_key)},
   };
   if (spec.swap != WeightSwap::kDrain) body["swap"] = enum_name(spec.swap);
+  if (spec.claims > 0) body["claims"] = spec.claims;
   return sign_json(kKind, body, key);
 }
 

@@ -13,7 +13,8 @@
 namespace flotilla {
 
 inline constexpr int kHubFormat = 1;
-inline constexpr int kRunArithmetic = 1;  // the newest arithmetic number that this program knows
+inline constexpr int kRunArithmetic = 1;            // the newest arithmetic number that this program knows
+inline constexpr std::int32_t kClaimTasksMax = 64;  // in one block: a bit each in a status
 inline constexpr std::size_t kRunSpecBytesMax = 65536;
 
 // run.json: what never changes in a run and what a worker must agree with before it does anything. Signed by the
@@ -34,6 +35,7 @@ struct RunSpec {
   std::int32_t top_k = 0;           // >= 0
   float top_p = 1;                  // in (0, 1]
   WeightSwap swap = WeightSwap::kDrain;
+  std::int32_t claims = 0;  // tasks in a block that a worker claims, 1..64; 0: workers claim nothing
   PublicKey learner_key{};
 
   bool operator==(const RunSpec&) const = default;
