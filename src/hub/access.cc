@@ -25,7 +25,11 @@ std::optional<std::string_view> writer_of(std::string_view below_run) {
   const std::vector<std::string_view> parts = split_key(below_run);
   if (parts.size() == 3 && parts[0] == "workers" && parts[2] == "status") return parts[1];
   if (parts.size() == 3 && parts[0] == "events" && parts[1] != kLearnersEvents) return parts[1];
-  if (parts.size() == 3 && parts[0] == "claims") return std::string_view();
+  if (parts.size() == 3 && parts[0] == "claims") {
+    // <block>.<lease> is whoever's comes first; <block>.<lease>.<worker> says that the worker has done the block.
+    const std::size_t dot = parts[2].find('.', parts[2].find('.') + 1);
+    return dot == std::string_view::npos ? std::string_view() : parts[2].substr(dot + 1);
+  }
   if (parts.size() == 4 && parts[0] == "rollouts") return parts[2];
   return std::nullopt;
 }

@@ -17,16 +17,33 @@ bool may(const HubGrant& grant, HubAction action, std::string_view key) {
 }
 
 TEST(Access, AWorkerWritesUnderItsOwnPrefixOnly) {
-  for (const char* own : {"ada/demo/rollouts/0000000001/w1/g", "ada/demo/events/w1/0000000000",
-                          "ada/demo/workers/w1/status", "ada/demo/claims/3/7"}) {
+  for (const char* own :
+       {"ada/demo/rollouts/0000000001/w1/g", "ada/demo/events/w1/0000000000", "ada/demo/workers/w1/status",
+        "ada/demo/claims/3/7", "ada/demo/claims/3/7.0", "ada/demo/claims/3/7.0.w1"}) {
     EXPECT_TRUE(may(kWorker, HubAction::kWrite, own)) << own;
   }
-  for (const char* foreign :
-       {"ada/demo/head", "ada/demo/run.json", "ada/demo/weights/0000000001/delta", "ada/demo/artifacts/00",
-        "ada/demo/rollouts/0000000001/w2/g", "ada/demo/rollouts/0000000001/w1", "ada/demo/rollouts/0000000001/w1/g/x",
-        "ada/demo/rollouts/w1/w2/g", "ada/demo/events/w2/0", "ada/demo/events/learner/0", "ada/demo/workers/w2/status",
-        "ada/demo/workers/w1/other", "ada/demo/claims/3", "ada/other/rollouts/1/w1/g", "ada/demo2/workers/w1/status",
-        "bob/demo/workers/w1/status", "ada/demo", "w1", ""}) {
+  for (const char* foreign : {"ada/demo/head",
+                              "ada/demo/run.json",
+                              "ada/demo/weights/0000000001/delta",
+                              "ada/demo/artifacts/00",
+                              "ada/demo/rollouts/0000000001/w2/g",
+                              "ada/demo/rollouts/0000000001/w1",
+                              "ada/demo/rollouts/0000000001/w1/g/x",
+                              "ada/demo/rollouts/w1/w2/g",
+                              "ada/demo/events/w2/0",
+                              "ada/demo/events/learner/0",
+                              "ada/demo/workers/w2/status",
+                              "ada/demo/workers/w1/other",
+                              "ada/demo/claims/3",
+                              "ada/demo/claims/3/7.0.w2",
+                              "ada/demo/claims/3/7.0.w1.w2",
+                              "ada/demo/claims/3/7/w1",
+                              "ada/other/rollouts/1/w1/g",
+                              "ada/demo2/workers/w1/status",
+                              "bob/demo/workers/w1/status",
+                              "ada/demo",
+                              "w1",
+                              ""}) {
     EXPECT_FALSE(may(kWorker, HubAction::kWrite, foreign)) << foreign;
   }
   EXPECT_FALSE(may(kWorker, HubAction::kRemove, "ada/demo/workers/w1/status"));
@@ -50,7 +67,7 @@ TEST(Access, ReadsAreLimitedToTheScope) {
 
 TEST(Access, AWorkersObjectsAreWrittenOnceButForItsStatus) {
   EXPECT_TRUE(writes_once(kWorker, "ada/demo/rollouts/0000000001/w1/g"));
-  EXPECT_TRUE(writes_once(kWorker, "ada/demo/claims/3/7"));
+  EXPECT_TRUE(writes_once(kWorker, "ada/demo/claims/3/7.0"));
   EXPECT_FALSE(writes_once(kWorker, "ada/demo/workers/w1/status"));
   EXPECT_FALSE(writes_once(kLearner, "ada/demo/head"));
 }

@@ -281,6 +281,21 @@ class Tester:
         assert gone["Errors"][0]["Code"] == "AccessDenied"
         assert [one["Name"] for one in self.worker.list_buckets()["Buckets"]] == ["ada"]
 
+    def a_claim_is_the_first_ones(self):
+        other_id = "f" * 32
+        other = self.hub.client(self.hub.token("ada/demo", "--worker", other_id, "--rate", "100000"))
+        claim = "demo/claims/0000000000/0000000007.0000000000"
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            codes = list(pool.map(lambda client: code_of(lambda: client.put_object(Bucket="ada", Key=claim, Body=b"mine",
+                                                                                   IfNoneMatch="*")), (self.worker, other)))
+        assert sorted(codes) == ["PreconditionFailed", "no error"], codes
+        etag = other.get_object(Bucket="ada", Key=claim)["ETag"]
+        for condition in ({}, {"IfMatch": etag}):
+            assert code_of(lambda: other.put_object(Bucket="ada", Key=claim, Body=b"x", **condition)) == "PreconditionFailed"
+        other.put_object(Bucket="ada", Key=claim[:-1] + "1", Body=b"the next lease", IfNoneMatch="*")
+        assert code_of(lambda: other.put_object(Bucket="ada", Key=f"{claim}.{WORKER}", Body=b"")) == "AccessDenied"
+        other.put_object(Bucket="ada", Key=f"{claim}.{other_id}", Body=b"", IfNoneMatch="*")
+
     def a_wrong_secret_or_clock_is_refused(self):
         wrong = self.hub.client((self.worker_token[0], "x" * 43))
         assert code_of(lambda: wrong.get_object(Bucket="ada", Key="demo/head")) == "SignatureDoesNotMatch"
@@ -434,7 +449,8 @@ class Tester:
 
 TESTS = ["objects_go_up_and_come_down", "ranges_are_sections", "listings_of_more_than_a_thousand_keys_are_whole",
          "parts_become_one_object", "an_object_is_copied_and_open_uploads_are_listed", "urls_that_were_signed_in_advance_need_no_token", "of_twelve_writers_exactly_one_wins",
-         "a_worker_writes_its_own_and_once", "a_wrong_secret_or_clock_is_refused", "a_wait_ends_with_the_next_head",
+         "a_worker_writes_its_own_and_once", "a_claim_is_the_first_ones",
+         "a_wrong_secret_or_clock_is_refused", "a_wait_ends_with_the_next_head",
          "memory_does_not_grow_with_objects", "rclone_copies_lists_and_checks", "hostile_requests_have_no_effect",
          "one_that_trickles_is_left_alone_and_others_are_served",
          "what_was_refused_is_logged_once_a_minute_and_without_secrets"]
