@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "base/median.h"
+#include "rollout/claim.h"
 #include "telemetry/text_plot.h"
 
 namespace flotilla {
@@ -114,6 +118,27 @@ std::string training_report(const RunSummary& summary) {
   for (const auto& [reason, count] : summary.dropped())
     text += fmt::format("dropped: {} group(s): {}\n", count, reason);
   return text;
+}
+
+std::string claims_report(const HubLayout& layout, std::span<const ObjectInfo> claims) {
+  struct Epoch {
+    std::set<std::uint64_t> claimed, done, again;  // blocks
+  };
+  std::map<std::uint64_t, Epoch> epochs;
+  for (const ObjectInfo& object : claims) {
+    const auto name = read_claim_key(layout, object.key);
+    if (!name) continue;
+    Epoch& epoch = epochs[name->id.epoch];
+    (name->done_by ? epoch.done : name->id.lease > 0 ? epoch.again : epoch.claimed).insert(name->id.block);
+  }
+  if (epochs.empty()) return "claims: none yet\n";
+  const auto newest = std::prev(epochs.end());
+  // An epoch begins when the one before is claimed as a whole.
+  const std::string of =
+      newest == epochs.begin() ? "" : fmt::format(" of {}", std::prev(newest)->second.claimed.size());
+  const Epoch& epoch = newest->second;
+  return fmt::format("claims: epoch {}, {}{} blocks claimed, {} done, {} taken over\n", newest->first,
+                     epoch.claimed.size(), of, epoch.done.size(), epoch.again.size());
 }
 
 std::string progress_text(const RunSummary& summary) {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "cli/run_summary.h"
+#include "store/object_store.h"
+#include "sync/hub_layout.h"
 #include "telemetry/terminal.h"
 
 namespace flotilla {
@@ -15,6 +18,9 @@ std::string workers_table(const RunSummary& summary);
 std::string weights_report(const RunSummary& summary);
 // Staleness, reuse against its limit, gate and ratio figures.
 std::string training_report(const RunSummary& summary);
+
+// How far the newest epoch of a run with claims is, of all objects below claims/.
+std::string claims_report(const HubLayout& layout, std::span<const ObjectInfo> claims);
 
 // How things stand, in one line: step, reward, staleness, tokens/s of each worker, delta bytes.
 std::string progress_text(const RunSummary& summary);

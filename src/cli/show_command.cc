@@ -41,6 +41,11 @@ Status show(const ShowOptions& options) {
     return head_object.status();
   }
 
+  if (spec.claims > 0) {
+    FLOTILLA_ASSIGN_OR_RETURN(const auto claims, list_all(*store, address.layout().claims()));
+    fmt::print("{}", claims_report(address.layout(), claims));
+  }
+
   RunSummary summary;
   RunEvents events(*store, address.layout());
   FLOTILLA_ASSIGN_OR_RETURN(const std::vector<EventRecord> records, events.poll());

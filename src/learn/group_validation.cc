@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "rollout/claim.h"
 #include "rollout/episode_builder.h"
 
 namespace flotilla {
@@ -36,7 +37,7 @@ Status check_unit(const GroupIdentity& identity, const GroupExpectations& expect
   FLOTILLA_RETURN_IF_ERROR(check_digest("environment", identity.environment, run.environment_digest));
   FLOTILLA_RETURN_IF_ERROR(check_digest("corpus", identity.corpus, expected.corpus));
   const std::uint64_t tasks = expected.environment->task_count(Split::kTrain);
-  const std::uint64_t assigned = assigned_task(run.seed, identity.worker, identity.counter, tasks);
+  const std::uint64_t assigned = run_task(run, identity.worker, identity.counter, tasks);
   if (identity.task != assigned) {
     return invalid_argument(fmt::format("task {}, but {} was assigned", identity.task, assigned));
   }

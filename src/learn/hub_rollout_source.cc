@@ -32,7 +32,11 @@ Result<Sha256Digest> HubVersions::state_of(Version version) {
 
 HubRolloutSource::HubRolloutSource(ObjectStore& store, HubLayout layout, GroupExpectations expected,
                                    HubVersions& versions, HubRolloutOptions options)
-    : store_(store), layout_(std::move(layout)), expected_(expected), versions_(versions), options_(options) {}
+    : store_(store), layout_(std::move(layout)), expected_(expected), versions_(versions), options_(options) {
+  if (expected_.run->claims > 0) {
+    claims_.emplace(store_, layout_, task_order(*expected_.run, expected_.environment->task_count(Split::kTrain)));
+  }
+}
 
 Result<HubRolloutSource::Place> HubRolloutSource::read_key(std::string_view prefix, std::string_view key) {
   const std::string_view rest = key.substr(prefix.size());
@@ -63,6 +67,7 @@ Result<ReceivedGroup> HubRolloutSource::fetch(const ObjectInfo& object, const Pl
   }
   FLOTILLA_RETURN_IF_ERROR(
       validate_group(group, expected_, [this](Version version) { return versions_.state_of(version); }));
+  if (claims_) FLOTILLA_RETURN_IF_ERROR(claims_->check(group.identity.worker, group.identity.counter));
   return ReceivedGroup{std::move(group), std::move(fetched.bytes)};
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "learn/group_validation.h"
 #include "learn/rollout_source.h"
+#include "rollout/claim_ledger.h"
 #include "store/object_store.h"
 #include "sync/hub_layout.h"
 
@@ -32,7 +34,7 @@ struct HubRolloutOptions {
 };
 
 // Groups from the hub's rollouts/ folder. Lists, page by page, the folders of the versions that are still young enough,
-// and fetches what it has not seen.
+// and fetches what it has not seen. In a run with claims a group's worker has claimed its task.
 class HubRolloutSource final : public RolloutSource {
  public:
   HubRolloutSource(ObjectStore& store, HubLayout layout, GroupExpectations expected, HubVersions& versions,
@@ -52,6 +54,7 @@ class HubRolloutSource final : public RolloutSource {
   const HubLayout layout_;
   const GroupExpectations expected_;
   HubVersions& versions_;
+  std::optional<ClaimLedger> claims_;  // of a run with claims
   const HubRolloutOptions options_;
   std::set<std::string> handled_;  // keys that were returned or refused
   std::set<std::string> suspect_;  // keys whose bytes were bad once: perhaps on the way, so they get another chance

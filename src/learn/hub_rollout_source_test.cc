@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <set>
+
+#include "rollout/claim.h"
 #include "rollout/group_file.h"
 #include "rollout/run_for_tests.h"
+#include "rollout/worker_counter.h"
 #include "store/fault_store.h"
 
 namespace flotilla {
@@ -30,15 +35,15 @@ class HubRolloutSourceTest : public testing::Test {
     return {*run_.store, run_.layout, expectations(), versions_, options};
   }
 
-  Group honest(std::uint64_t counter, std::uint64_t version = 0) {
+  Group honest(std::uint64_t counter, std::uint64_t version = 0, const WorkerId& worker = WorkerId("somebody")) {
     Group group;
     GroupIdentity& identity = group.identity;
     identity.run = run_.spec.run;
     identity.seed = run_.spec.seed;
-    identity.worker = WorkerId("somebody");
+    identity.worker = worker;
     identity.operator_id = OperatorId("somebody");
     identity.counter = counter;
-    identity.task = assigned_task(identity.seed, identity.worker, counter, toy_.environment.task_count(Split::kTrain));
+    identity.task = run_task(run_.spec, worker, counter, toy_.environment.task_count(Split::kTrain));
     identity.backend = "cpu";
     identity.tokenizer = toy_.tokenizer->digest();
     identity.environment = toy_.environment.digest();
@@ -205,6 +210,39 @@ TEST_F(HubRolloutSourceTest, ValidationNamesWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(changed([](Group& g) { g.episodes[0].spans[0].state = sha256("x"); }).find("state of version"),
             std::string::npos);
+}
+
+TEST_F(HubRolloutSourceTest, InARunWithClaimsAGroupIsOfABlockThatItsWorkerHasClaimed) {
+  run_.spec.claims = 64;
+  const auto keys = std::array{SigningKey::generate().value(), SigningKey::generate().value()};
+  const TaskOrder order = task_order(run_.spec, toy_.environment.task_count(Split::kTrain));
+  const auto made = [&](const SigningKey& key, std::uint64_t block, std::uint64_t index) {
+    const Group group = honest(order.counter(0, block, index), 0, worker_id(key.public_key()));
+    upload(group);
+    return group.identity.group;
+  };
+  const auto claim = [&](const SigningKey& key, std::uint64_t block, std::uint64_t lease) {
+    const ClaimId id{0, block, lease};
+    ASSERT_TRUE(
+        run_.store->put_if_absent(claim_key(run_.layout, id), as_bytes(claim_to_json(run_.layout.prefix, id, key)))
+            .ok());
+  };
+  HubRolloutSource source = this->source();
+  const auto taken = [&] {
+    std::set<GroupId> ids;
+    const RolloutPoll poll = source.poll(Version(0), kNobody).value();
+    for (const ReceivedGroup& received : poll.groups) ids.insert(received.group.identity.group);
+    return ids;
+  };
+  const std::uint64_t mine = order.first_block(0, worker_id(keys[0]->public_key()));
+  claim(*keys[0], mine, 0);
+  const GroupId good = made(*keys[0], mine, 3);
+  made(*keys[1], mine, 3);                         // the same task, of one who has not claimed it
+  made(*keys[0], (mine + 1) % order.blocks(), 0);  // not claimed by anyone
+  EXPECT_EQ(taken(), std::set{good});
+  claim(*keys[1], mine, 1);
+  const GroupId second = made(*keys[1], mine, 4);
+  EXPECT_EQ(taken(), std::set{second}) << "the lease has changed hands";
 }
 
 TEST_F(HubRolloutSourceTest, AnUnknownVersionIsNoVerdictWhileTheHubIsAway) {

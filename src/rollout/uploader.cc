@@ -92,6 +92,7 @@ void Uploader::upload(const Upload& upload, const std::stop_token& stop) {
                    {"bytes", upload.bytes.size()},
                    {"attempts", attempts},
                    {"seconds", seconds}}});
+    if (options_.on_upload) options_.on_upload(upload);
   } else {
     log_error("rollout", "upload given up: {}", status.to_string());
   }
@@ -113,6 +114,7 @@ void Uploader::put_status() {
     object["uploaded"] = uploaded_;
     object["queue"] = queue_.size();
   }
+  if (options_.complete_status) options_.complete_status(object);
   object["time_ms"] = clock_.wall().count();
   const std::string text = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   // The next one comes in a minute: no reason to try again.

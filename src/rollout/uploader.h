@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -22,6 +23,7 @@ namespace flotilla {
 
 struct Upload {
   GroupId group;
+  std::uint64_t counter = 0;
   std::string key;
   Bytes bytes;
   std::chrono::nanoseconds ended{0};  // Clock::monotonic() at the end of the group
@@ -36,6 +38,9 @@ class Uploader {
     std::chrono::milliseconds status_interval{60'000};
     RetryPolicy retry;
     std::uint64_t seed = 0;  // of the pauses' jitter
+    // Both optional, called on the uploader's thread: a group is on the hub; a status is about to be written.
+    std::function<void(const Upload&)> on_upload = nullptr;
+    std::function<void(nlohmann::json&)> complete_status = nullptr;
   };
   Uploader(ObjectStore& store, Options options, EventSink& events, const Clock& clock);
   // Ends at once: what waits is dropped.

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "rollout/claim.h"
 #include "rollout/span_replay.h"
 
 namespace flotilla {
@@ -155,7 +156,7 @@ Result<Task> GroupVerifier::check_task(const Group& group) const {
   FLOTILLA_RETURN_IF_ERROR(expect_equal("attempt", identity.attempt, std::uint32_t{0}));
   const std::uint64_t tasks = assets_.environment->task_count(Split::kTrain);
   FLOTILLA_RETURN_IF_ERROR(
-      expect_equal("task", identity.task, assigned_task(identity.seed, identity.worker, identity.counter, tasks)));
+      expect_equal("task", identity.task, run_task(assets_.spec, identity.worker, identity.counter, tasks)));
   FLOTILLA_ASSIGN_OR_RETURN(Task task, assets_.environment->task(Split::kTrain, identity.task));
   FLOTILLA_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, episode_prompt(*assets_.tokenizer, task));
   FLOTILLA_RETURN_IF_ERROR(

@@ -22,6 +22,8 @@ class Wish {
   // Groups to begin now, at most `room`, which then count as made; 0 when there is something to wait for. `uploaded`:
   // of the groups made so far, never falls.
   std::int64_t take(const Head& head, std::int64_t room, std::int64_t uploaded, std::chrono::nanoseconds now);
+  // Groups that take() gave and that were not begun.
+  void give_back(std::int64_t groups) { made_ -= groups; }
   // What it waits for, after take() gave 0.
   const std::string& reason() const { return reason_; }
 

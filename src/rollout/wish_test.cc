@@ -55,6 +55,13 @@ TEST(Wish, ThatFallsAndRisesUnseenIsFilledAfterAWhile) {
   EXPECT_EQ(wish.take(head(0, 4), 4, 8, seconds(1031)), 4);
 }
 
+TEST(Wish, CountsWhatWasGivenBackAsNotMade) {
+  Wish wish(seconds(30));
+  EXPECT_EQ(wish.take(head(0, 5), 4, 0, seconds(0)), 4);
+  wish.give_back(3);
+  EXPECT_EQ(wish.take(head(0, 5), 8, 0, seconds(1)), 4);
+}
+
 TEST(Wish, LargerThanWhatOneWorkerMakesKeepsItBusy) {
   Wish wish(seconds(30));
   for (int sweep = 0; sweep < 100; ++sweep) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "rollout/claim_keeper.h"
 #include "rollout/group_file.h"
 #include "rollout/memory_plan.h"
 #include "rollout/operating_point.h"
@@ -123,6 +125,12 @@ class Worker {
         FLOTILLA_RETURN_IF_ERROR(wait(wish_.reason()));
         continue;
       }
+      if (claims_ && !claims_->wait_for(groups, options_.poll, stop_)) {
+        wish_.give_back(groups);
+        FLOTILLA_RETURN_IF_ERROR(claims_->status());
+        FLOTILLA_RETURN_IF_ERROR(wait("a block of tasks"));
+        continue;
+      }
       waits_for_.clear();
       FLOTILLA_RETURN_IF_ERROR(swap_in_newest());
       FLOTILLA_RETURN_IF_ERROR(sweep(groups));
@@ -135,6 +143,7 @@ class Worker {
                              options_.open_environment);
     }));
     FLOTILLA_ASSIGN_OR_RETURN(counter_, WorkerCounter::open(options_.state_folder, assets_.spec.run, id_));
+    FLOTILLA_RETURN_IF_ERROR(open_claims());
     FLOTILLA_RETURN_IF_ERROR(make_engine());
     subscriber_ =
         Subscriber::create(store_, options_.layout, assets_.description, assets_.spec.learner_key, events_,
@@ -142,12 +151,15 @@ class Worker {
                             .check_threads = swaps_within_sweeps() ? 1 : options_.threads,  // beside the engine's
                             .held = [this](TensorIndex i) { return engine_->tensor(i); },
                             .stop = stop_});
-    uploader_ = std::make_unique<Uploader>(store_,
-                                           Uploader::Options{.status_key = options_.layout.worker_status(id_),
-                                                             .status_interval = options_.status_interval,
-                                                             .retry = options_.retry,
-                                                             .seed = xxh3_64(as_bytes(id_.value()), 1)},
-                                           events_, clock_);
+    Uploader::Options upload{.status_key = options_.layout.worker_status(id_),
+                             .status_interval = options_.status_interval,
+                             .retry = options_.retry,
+                             .seed = xxh3_64(as_bytes(id_.value()), 1)};
+    if (claims_) {
+      upload.on_upload = [this](const Upload& done) { claims_->uploaded(done.counter); };
+      upload.complete_status = [this](nlohmann::json& status) { status["claims"] = claims_->held(); };
+    }
+    uploader_ = std::make_unique<Uploader>(store_, std::move(upload), events_, clock_);
     started_ = true;
     events_.emit({"worker.start",
                   {{"run", assets_.spec.run},
@@ -157,6 +169,26 @@ class Worker {
                    {"threads", options_.threads},
                    {"sweep_groups", options_.sweep_groups}}});
     tell("starting");
+    return ok_status();
+  }
+
+  Status open_claims() {
+    if (assets_.spec.claims == 0) return ok_status();
+    const std::uint64_t tasks = assets_.environment->task_count(Split::kTrain);
+    FLOTILLA_ASSIGN_OR_RETURN(
+        claims_, ClaimKeeper::open(store_,
+                                   {.layout = options_.layout,
+                                    .key = options_.key,
+                                    .order = task_order(assets_.spec, tasks),
+                                    .lease = options_.lease,
+                                    .file = options_.state_folder / assets_.spec.run / (id_.value() + ".claims.json"),
+                                    .group_key =
+                                        [this](std::uint64_t counter, Version version) {
+                                          return options_.layout.rollout(version, id_, id_of(counter));
+                                        },
+                                    .retry = options_.retry,
+                                    .seed = xxh3_64(as_bytes(id_.value()), 3)},
+                                   events_, clock_));
     return ok_status();
   }
 
@@ -189,9 +221,19 @@ class Worker {
     return ok_status();
   }
 
+  GroupId id_of(std::uint64_t counter) const {
+    GroupIdentity identity;
+    identity.run = assets_.spec.run;
+    identity.worker = id_;
+    identity.counter = counter;
+    identity.task = task_of(counter);
+    return group_id(identity);
+  }
+  std::uint64_t task_of(std::uint64_t counter) const {
+    return run_task(assets_.spec, id_, counter, assets_.environment->task_count(Split::kTrain));
+  }
   Result<Task> assigned(std::uint64_t counter) const {
-    const std::uint64_t tasks = assets_.environment->task_count(Split::kTrain);
-    return assets_.environment->task(Split::kTrain, assigned_task(assets_.spec.seed, id_, counter, tasks));
+    return assets_.environment->task(Split::kTrain, task_of(counter));
   }
 
   bool swaps_within_sweeps() const { return assets_.spec.swap != WeightSwap::kDrain; }
@@ -228,10 +270,18 @@ class Worker {
                    {"swap_seconds", seconds_of(swapping)}}});
   }
 
-  // Takes the next counter's group into the list.
-  Result<SweepItem> begin_group(std::vector<GroupIdentity>& identities) {
-    FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t counter, counter_->take(1));
-    return item_of(counter, identities);
+  // Counters of groups to begin, at most `groups`, in a run without claims as many; the wish is told of the others.
+  Result<std::vector<std::uint64_t>> take_counters(std::int64_t groups) {
+    std::vector<std::uint64_t> counters(static_cast<std::size_t>(groups));
+    if (!claims_) {
+      FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t first, counter_->take(static_cast<std::uint64_t>(groups)));
+      std::iota(counters.begin(), counters.end(), first);
+      return counters;
+    }
+    FLOTILLA_RETURN_IF_ERROR(claims_->status());
+    counters = claims_->take(groups);
+    wish_.give_back(groups - std::ssize(counters));
+    return counters;
   }
 
   Result<SweepItem> item_of(std::uint64_t counter, std::vector<GroupIdentity>& identities) {
@@ -244,10 +294,12 @@ class Worker {
   }
 
   Status sweep(std::int64_t groups) {
-    FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t first, counter_->take(static_cast<std::uint64_t>(groups)));
+    FLOTILLA_ASSIGN_OR_RETURN(const auto counters, take_counters(groups));
+    groups = std::ssize(counters);
+    if (groups == 0) return ok_status();
     std::vector<GroupIdentity> identities;
     std::vector<SweepItem> items;
-    for (std::uint64_t counter = first; counter < first + static_cast<std::uint64_t>(groups); ++counter) {
+    for (const std::uint64_t counter : counters) {
       FLOTILLA_ASSIGN_OR_RETURN(items.emplace_back(), item_of(counter, identities));
     }
     const SweepSettings settings{.seed = assets_.spec.seed,
@@ -305,7 +357,9 @@ class Worker {
     if (options_.refill && groups >= full_sweep()) {
       hooks.refill = [&]() -> Result<std::optional<SweepItem>> {
         if (!wants_another(watch->head())) return std::optional<SweepItem>();
-        FLOTILLA_ASSIGN_OR_RETURN(SweepItem item, begin_group(identities));
+        FLOTILLA_ASSIGN_OR_RETURN(const auto counter, take_counters(1));
+        if (counter.empty()) return std::optional<SweepItem>();
+        FLOTILLA_ASSIGN_OR_RETURN(SweepItem item, item_of(counter.front(), identities));
         return std::optional(std::move(item));
       };
     }
@@ -413,7 +467,9 @@ class Worker {
                    {"version", group.oldest_version().value()},
                    {"task", group.identity.task},
                    {"reward_mean", sum / static_cast<double>(group.episodes.size())}}});
+    if (claims_) FLOTILLA_RETURN_IF_ERROR(claims_->made(group.identity.counter, group.oldest_version()));
     uploader_->add({.group = group.identity.group,
+                    .counter = group.identity.counter,
                     .key = options_.layout.rollout(group.oldest_version(), id_, group.identity.group),
                     .bytes = write_group(group),
                     .ended = clock_.monotonic()});
@@ -481,6 +537,7 @@ class Worker {
   std::unique_ptr<WorkerCounter> counter_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Subscriber> subscriber_;
+  std::unique_ptr<ClaimKeeper> claims_;  // of a run with claims; outlives the uploader
   std::unique_ptr<Uploader> uploader_;
   std::optional<NextVersion> version_;  // that the engine holds; without weights
   std::optional<Version> newest_;       // that head was seen to name

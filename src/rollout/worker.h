@@ -29,7 +29,8 @@ struct WorkerOptions {
   std::shared_ptr<const SigningKey> key;  // who the worker is: worker_id()
   std::string operator_name;              // [A-Za-z0-9._-]; empty: the worker itself
   std::filesystem::path cache_folder;     // artifacts and indexes; may be shared by workers
-  std::filesystem::path state_folder;     // WorkerCounter; may be shared by workers, not by hubs with runs of one name
+  std::filesystem::path
+      state_folder;  // WorkerCounter and claims; may be shared by workers, not by hubs with runs of one name
   int threads = 1;
   Isa isa = Isa::kAuto;
   std::int32_t sweep_groups = 0;    // groups that are decoded together, at most; 0: OperatingPoint chooses
@@ -44,7 +45,10 @@ struct WorkerOptions {
   std::chrono::milliseconds poll{1'000};
   std::chrono::milliseconds patience{30'000};         // Wish
   std::chrono::milliseconds status_interval{60'000};  // between two status objects
-  std::chrono::milliseconds stop_grace{10'000};       // for the sweep and the uploads under way when asked to stop
+  // Of a run with claims: a worker whose status does not change for so long has lost its tasks to others. The same for
+  // all workers of a run.
+  std::chrono::milliseconds lease{15 * 60'000};
+  std::chrono::milliseconds stop_grace{10'000};  // for the sweep and the uploads under way when asked to stop
   RetryPolicy retry;
   EnvironmentOpener open_environment = flotilla::open_environment;
 };
@@ -78,6 +82,8 @@ struct WorkerReport {
 // Runs on the calling thread, with one more for uploads, one that looks at the hub beside a sweep with `refill` or
 // in a run that does not drain, and `threads` of the engine. Where the run does not drain, that one also fetches new
 // versions and checks them, alone and without rests. Emits the worker.* events.
+// In a run with claims the tasks come from a ClaimKeeper, which has a thread of its own: those that are not on the hub
+// when the worker ends are done by its next life, or by others when its lease has run out.
 Result<WorkerReport> run_worker(ObjectStore& store, const WorkerOptions& options, EventSink& events,
                                 std::stop_token stop, const Clock& clock = system_clock());
 
