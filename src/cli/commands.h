@@ -25,6 +25,7 @@ void add_serve_command(CLI::App& app, Action& action);
 void add_hub_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_show_command(CLI::App& app, Action& action);
+void add_run_command(CLI::App& app, Action& action);
 void add_stop_command(CLI::App& app, Action& action);
 void add_model_command(CLI::App& app, Action& action);
 void add_bench_command(CLI::App& app, Action& action);

@@ -30,6 +30,7 @@ int run_cli(int argc, char** argv) {
   add_hub_command(app, action);
   add_verify_command(app, action);
   add_show_command(app, action);
+  add_run_command(app, action);
   add_stop_command(app, action);
   add_model_command(app, action);
   add_bench_command(app, action);

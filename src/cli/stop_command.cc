@@ -1,20 +1,16 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/learner_folder.h"
 #include "cli/run_address.h"
-#include "learn/control_socket.h"
-#include "learn/learner_program.h"
 
 namespace flotilla {
 namespace {
-
-constexpr std::chrono::seconds kAnswerWithin{10};
 
 struct StopOptions {
   std::string run;
@@ -24,21 +20,11 @@ struct StopOptions {
 
 Status stop(const StopOptions& options) {
   FLOTILLA_ASSIGN_OR_RETURN(const RunAddress address, RunAddress::parse(options.run));
-  std::filesystem::path folder = options.folder;
-  if (folder.empty()) {
-    std::error_code error;
-    folder = std::filesystem::read_symlink(learner_link(address.hub, address.owner + "/" + address.run), error);
-    if (error) {
-      return not_found(fmt::format(
-          "this user has started no learner of {} here; ask on its machine, or name its [run] folder with --folder",
-          address.text()));
-    }
+  FLOTILLA_ASSIGN_OR_RETURN(const std::filesystem::path folder, learner_folder(address, options.folder));
+  if (const Status asked = ask_learner(folder, options.leave ? "leave" : "stop"); !asked.ok()) {
+    return asked.with_context(fmt::format("no learner of {} runs in {}; flotilla show tells how the run stands",
+                                          address.text(), folder.string()));
   }
-  const auto answer = ask_control_socket(folder / kControlSocketName, options.leave ? "leave" : "stop", kAnswerWithin);
-  if (!answer.ok())
-    return answer.status().with_context(fmt::format(
-        "no learner of {} runs in {}; flotilla show tells how the run stands", address.text(), folder.string()));
-  if (answer->find("\"ok\":true") == std::string::npos) return internal_error("the learner answers: " + *answer);
   fmt::print("{}: the learner {}\n", address.text(),
              options.leave
                  ? "writes a checkpoint and leaves; flotilla learn goes on with the run"

@@ -176,8 +176,13 @@ Status verify(const VerifyOptions& options) {
     std::vector<Group> groups;
     std::vector<std::string> of;
     for (std::int64_t tokens = 0; next < names.size() && tokens < kTokensTogether; ++next) {
-      FLOTILLA_ASSIGN_OR_RETURN(const Bytes bytes, read(names[next]));
-      auto group = parse_group(bytes);
+      const auto bytes = read(names[next]);
+      if (bytes.status().code() == StatusCode::kNotFound) {
+        judge(names[next], bytes.status(), false);  // removed since the listing
+        continue;
+      }
+      FLOTILLA_RETURN_IF_ERROR(bytes.status());
+      auto group = parse_group(*bytes);
       if (!group.ok()) {
         // A file of another format is nobody's fault.
         judge(names[next], group.status(), group.status().code() != StatusCode::kFailedPrecondition);

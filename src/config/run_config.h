@@ -145,6 +145,26 @@ struct LearnerSection {
   }
 };
 
+struct RetentionSection {
+  Seconds every{600};
+  Seconds groups{86400};
+  std::int64_t quota_mib = 0;
+
+  template <class V>
+  void visit(V& v) {
+    v(every, "every_seconds", "seconds", between(0, 1e9),
+      "Between two clean-ups of the run's objects on the hub by the learner; 0: never. What goes: "
+      "docs/design/retention.md");
+    v(groups, "groups_seconds", "seconds", between(0, 1e9),
+      "How long groups that are too old to be trained on stay, with the versions that made them, for `flotilla "
+      "verify`");
+    v(quota_mib, "quota_mib", "MiB", at_least(0),
+      "What all objects of the run may have together. The learner cleans up before a write that would pass it, and "
+      "waits "
+      "with it until there is room; 0: as much as the hub gives");
+  }
+};
+
 struct OptimizerSection {
   double learning_rate = 1e-6;
   double beta1 = 0.9;
@@ -253,6 +273,7 @@ struct RunConfig {
   RolloutSection rollout;
   WarmupSection warmup;
   LearnerSection learner;
+  RetentionSection retention;
   OptimizerSection optimizer;
   LossSection loss;
   EvaluationSection evaluation;
@@ -267,6 +288,7 @@ struct RunConfig {
     v.section(rollout, "rollout", "How every worker of the run samples");
     v.section(warmup, "warmup", "Supervised warm-up on the environment's demonstrations, before version 0");
     v.section(learner, "learner", "The learner's loop");
+    v.section(retention, "retention", "What the run keeps on its hub");
     v.section(optimizer, "optimizer", "AdamW on the fp32 masters, in RL");
     v.section(loss, "loss", "The loss of RL");
     v.section(evaluation, "evaluation", "Evaluation on held-out tasks");

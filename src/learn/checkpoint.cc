@@ -155,6 +155,21 @@ Result<std::vector<std::uint64_t>> CheckpointFolder::list() const {
   return numbers;
 }
 
+Result<LearnerMemory> CheckpointFolder::load(std::uint64_t number, const std::string& run, TrainerState trainer) const {
+  return read(path(number), run, trainer).with_context(path(number).string());
+}
+
+Result<std::vector<std::uint64_t>> CheckpointFolder::set_aside_from(std::uint64_t number) {
+  FLOTILLA_ASSIGN_OR_RETURN(std::vector<std::uint64_t> numbers, list());
+  numbers.erase(numbers.begin(), std::ranges::lower_bound(numbers, number));
+  for (auto it = numbers.rbegin(); it != numbers.rend(); ++it) {
+    std::error_code error;
+    fs::rename(path(*it), path(*it).string() + ".abandoned", error);
+    if (error) return errno_status(error.value(), "set aside " + path(*it).string());
+  }
+  return numbers;
+}
+
 Result<std::uint64_t> CheckpointFolder::save(const LearnerMemory& memory, const TrainerState& trainer) {
   std::vector<TensorToWrite> tensors;
   for (std::size_t i = 0; i < description_.tensors.size(); ++i) {

@@ -56,6 +56,12 @@ class CheckpointFolder {
   // and none is whole; failed_precondition when the newest is of another run, model or a newer format.
   Result<std::optional<LearnerMemory>> load(const std::string& run, TrainerState trainer) const;
 
+  // The checkpoint of this number, whole or an error; else as load().
+  Result<LearnerMemory> load(std::uint64_t number, const std::string& run, TrainerState trainer) const;
+  // Checkpoints from this number on are none any more: ".abandoned" is added to their names. Returns the numbers. On an
+  // error the newest of them are set aside.
+  Result<std::vector<std::uint64_t>> set_aside_from(std::uint64_t number);
+
   // Step numbers, rising. Empty when the folder is missing.
   Result<std::vector<std::uint64_t>> list() const;
 

@@ -19,15 +19,38 @@ bool is_final(const Status& status) {
 
 }  // namespace
 
-Result<Sha256Digest> HubVersions::state_of(Version version) {
-  if (const auto known = states_.find(version); known != states_.end()) return known->second;
+Result<HubVersions::Known> HubVersions::read(Version version) {
+  if (const auto known = known_.find(version); known != known_.end()) return known->second;
   FLOTILLA_ASSIGN_OR_RETURN(const Object object, store_.get(layout_.manifest(version)));
   FLOTILLA_ASSIGN_OR_RETURN(const Manifest manifest, manifest_from_json(as_text(object.bytes), learner_));
   if (manifest.version != version || manifest.run != layout_.prefix) {
     return data_loss(fmt::format("the manifest of version {} is of version {} of {}", version.value(),
                                  manifest.version.value(), manifest.run));
   }
-  return states_.emplace(version, manifest.state).first->second;
+  return known_.emplace(version, Known{manifest.state, manifest.optimizer_step}).first->second;
+}
+
+Result<Sha256Digest> HubVersions::state_of(Version version) {
+  FLOTILLA_ASSIGN_OR_RETURN(const Known known, read(version));
+  return known.state;
+}
+
+Result<std::uint64_t> HubVersions::step_of(Version version) {
+  FLOTILLA_ASSIGN_OR_RETURN(const Known known, read(version));
+  return known.optimizer_step;
+}
+
+Result<bool> HubVersions::is_abandoned(Version version, Version newest) {
+  FLOTILLA_ASSIGN_OR_RETURN(const Known known, read(version));
+  for (Version later(version.value() + 1); later <= newest; later = Version(later.value() + 1)) {
+    if (skipped_.contains(later)) continue;
+    const auto found = read(later);
+    if (found.ok() && found->optimizer_step < known.optimizer_step) return true;
+    if (found.ok()) continue;
+    if (found.status().code() != StatusCode::kNotFound) return found.status();
+    skipped_.insert(later);
+  }
+  return false;
 }
 
 HubRolloutSource::HubRolloutSource(ObjectStore& store, HubLayout layout, GroupExpectations expected,
@@ -55,7 +78,7 @@ Result<HubRolloutSource::Place> HubRolloutSource::read_key(std::string_view pref
                GroupId(std::string(rest.substr(second + 1)))};
 }
 
-Result<ReceivedGroup> HubRolloutSource::fetch(const ObjectInfo& object, const Place& place) {
+Result<ReceivedGroup> HubRolloutSource::fetch(const ObjectInfo& object, const Place& place, Version newest) {
   if (object.size > options_.group_bytes_max) {
     return data_loss(fmt::format("{} bytes, at most {}", object.size, options_.group_bytes_max));
   }
@@ -67,11 +90,22 @@ Result<ReceivedGroup> HubRolloutSource::fetch(const ObjectInfo& object, const Pl
   }
   FLOTILLA_RETURN_IF_ERROR(
       validate_group(group, expected_, [this](Version version) { return versions_.state_of(version); }));
+  for (const Episode& episode : group.episodes) {
+    for (const VersionSpan& span : episode.spans) {
+      if (span.version > newest) continue;  // nothing has followed it
+      const auto abandoned = versions_.is_abandoned(span.version, newest);
+      if (!abandoned.ok()) return unavailable(abandoned.status().message());  // not the group's fault
+      if (!*abandoned) continue;
+      return failed_precondition(
+          fmt::format("made by version {}, from which the run has gone back", span.version.value()));
+    }
+  }
   if (claims_) FLOTILLA_RETURN_IF_ERROR(claims_->check(group.identity.worker, group.identity.counter));
   return ReceivedGroup{std::move(group), std::move(fetched.bytes)};
 }
 
-Result<RolloutPoll> HubRolloutSource::poll(Version oldest, const std::function<bool(const GroupId&)>& known) {
+Result<RolloutPoll> HubRolloutSource::poll(Version oldest, Version newest,
+                                           const std::function<bool(const GroupId&)>& known) {
   RolloutPoll result;
   const std::string prefix = layout_.rollouts();
   const std::string floor = prefix + padded(oldest);  // sorts before every key of that version
@@ -87,7 +121,7 @@ Result<RolloutPoll> HubRolloutSource::poll(Version oldest, const std::function<b
       if (place.ok() && known(place->group)) continue;
       if (fetched == options_.groups_a_poll) return result;
       ++fetched;
-      Result<ReceivedGroup> group = place.ok() ? fetch(object, *place) : Result<ReceivedGroup>(place.status());
+      Result<ReceivedGroup> group = place.ok() ? fetch(object, *place, newest) : Result<ReceivedGroup>(place.status());
       if (group.ok()) {
         result.groups.push_back(*std::move(group));
       } else if (group.status().code() == StatusCode::kDataLoss && suspect_.insert(object.key).second) {

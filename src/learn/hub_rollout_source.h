@@ -13,19 +13,30 @@
 
 namespace flotilla {
 
-// State digests of published versions, read from their signed manifests and kept.
+// What the signed manifests of published versions say, kept.
 class HubVersions {
  public:
   HubVersions(ObjectStore& store, HubLayout layout, PublicKey learner)
       : store_(store), layout_(std::move(layout)), learner_(learner) {}
   // StateOfVersion.
   Result<Sha256Digest> state_of(Version version);
+  Result<std::uint64_t> step_of(Version version);  // the last optimizer step that it contains
+  // Whether the run has gone back behind this version: a later one, up to `newest`, contains fewer optimizer steps.
+  // What such a version made is not of the lineage that survived.
+  Result<bool> is_abandoned(Version version, Version newest);
 
  private:
+  struct Known {
+    Sha256Digest state;
+    std::uint64_t optimizer_step = 0;
+  };
+  Result<Known> read(Version version);
+
   ObjectStore& store_;
   HubLayout layout_;
   PublicKey learner_;
-  std::map<Version, Sha256Digest> states_;
+  std::map<Version, Known> known_;
+  std::set<Version> skipped_;  // numbers without a manifest, below the newest version
 };
 
 struct HubRolloutOptions {
@@ -39,7 +50,7 @@ class HubRolloutSource final : public RolloutSource {
  public:
   HubRolloutSource(ObjectStore& store, HubLayout layout, GroupExpectations expected, HubVersions& versions,
                    HubRolloutOptions options = {});
-  Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>& known) override;
+  Result<RolloutPoll> poll(Version oldest, Version newest, const std::function<bool(const GroupId&)>& known) override;
 
  private:
   struct Place {  // what a key says
@@ -48,7 +59,7 @@ class HubRolloutSource final : public RolloutSource {
     GroupId group;
   };
   static Result<Place> read_key(std::string_view prefix, std::string_view key);
-  Result<ReceivedGroup> fetch(const ObjectInfo& object, const Place& place);
+  Result<ReceivedGroup> fetch(const ObjectInfo& object, const Place& place, Version newest);
 
   ObjectStore& store_;
   const HubLayout layout_;

@@ -10,13 +10,19 @@
 
 namespace flotilla {
 
-// Publishes to the hub, each version on a thread of its own.
+// Publishes to the hub, each version on a thread of its own. While the hub is `crowded`, the fleet is asked for no
+// groups.
 class HubSnapshotSink final : public SnapshotSink {
  public:
   // `on_finished` is called by that thread when finished() has something to tell. The versions outlive the sink, whose
   // end waits for the attempt under way.
-  HubSnapshotSink(std::unique_ptr<Publisher> publisher, HubVersions& versions, std::function<void()> on_finished)
-      : publisher_(std::move(publisher)), versions_(versions), on_finished_(std::move(on_finished)) {}
+  HubSnapshotSink(
+      std::unique_ptr<Publisher> publisher, HubVersions& versions, std::function<void()> on_finished,
+      std::function<bool()> crowded = [] { return false; })
+      : publisher_(std::move(publisher)),
+        versions_(versions),
+        on_finished_(std::move(on_finished)),
+        crowded_(std::move(crowded)) {}
 
   void begin(std::shared_ptr<const GridState> state, std::uint64_t optimizer_step) override {
     FLOTILLA_CHECK(!attempt_.valid());
@@ -33,7 +39,9 @@ class HubSnapshotSink final : public SnapshotSink {
     }
     return attempt_.get();
   }
-  Status update(RunState state, std::int64_t wanted) override { return publisher_->update_head(state, wanted); }
+  Status update(RunState state, std::int64_t wanted) override {
+    return publisher_->update_head(state, crowded_() ? 0 : wanted);
+  }
   Result<std::optional<SnapshotVersion>> newest() override {
     const std::optional<Head> head = publisher_->head();
     if (!head) return std::optional<SnapshotVersion>();
@@ -45,6 +53,7 @@ class HubSnapshotSink final : public SnapshotSink {
   const std::unique_ptr<Publisher> publisher_;
   HubVersions& versions_;
   const std::function<void()> on_finished_;
+  const std::function<bool()> crowded_;
   std::future<Result<PublishReport>> attempt_;
   std::jthread thread_;  // last: it uses all of the above
 };

@@ -138,6 +138,12 @@ Status LearnerLoop::warm_up() {
   const WarmupSection& warmup = settings_.warmup;
   AdamWOptions adamw{.learning_rate = warmup.learning_rate};
   while (progress_.warmup_steps < warmup_steps_) {
+    if (parts_.control.paused()) {
+      if (asked_to_leave()) return cancelled("asked to leave");
+      report("paused");
+      parts_.wait(settings_.poll);
+      continue;
+    }
     const nanoseconds began = parts_.clock.monotonic();
     std::vector<TrainingSequence> batch;
     const std::uint64_t first = progress_.warmup_steps * static_cast<std::uint64_t>(warmup.batch);
@@ -358,8 +364,8 @@ Status LearnerLoop::look_around() {
   const Version newest = newest_or_coming();
   const Version oldest(newest.value() - std::min(reach, newest.value()));
   Status problem;
-  auto poll =
-      parts_.source.poll(oldest, [this](const GroupId& id) { return buffer_.knows(id) || early_.contains(id); });
+  auto poll = parts_.source.poll(oldest, newest_->version,
+                                 [this](const GroupId& id) { return buffer_.knows(id) || early_.contains(id); });
   if (poll.ok()) {
     for (const RefusedGroup& refused : poll->refused) {
       emit("learner.dropped_group", {{"group", refused.name}, {"worker", refused.worker}, {"reason", refused.reason}});

@@ -116,7 +116,7 @@ class FakeHub final : public RolloutSource, public SnapshotSink {
     bool lost = false;                    // the version is there, and the answer says that the hub is away
   };
 
-  Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>& known) override {
+  Result<RolloutPoll> poll(Version oldest, Version, const std::function<bool(const GroupId&)>& known) override {
     if (down) return unavailable("the hub is away");
     if (busy_fleet) work();
     RolloutPoll result;
@@ -226,6 +226,7 @@ class LearnerLoopTest : public testing::Test {
   Status live(int kill_after = 0) {
     trainer_ = std::make_unique<FakeTrainer>(weights_, clock_);
     control_ = std::make_unique<LearnerControl>();
+    control_->pause(paused_at_start_);
     CheckpointFolder checkpoints(folder_.path(), weights_.description, settings_.learner.keep_checkpoints);
     int moments = 0;
     const auto moment = [&]() -> Status { return ++moments == kill_after ? internal_error("killed") : ok_status(); };
@@ -305,6 +306,7 @@ class LearnerLoopTest : public testing::Test {
   std::unique_ptr<LearnerControl> control_;
   std::function<void()> on_wait_;
   bool lineage_is_new_ = false;
+  bool paused_at_start_ = false;
 };
 
 TEST_F(LearnerLoopTest, WarmsUpPublishesTrainsAndFinishes) {
@@ -584,6 +586,22 @@ TEST_F(LearnerLoopTest, APausedRunTrainsNothingAndSpendsNoBudget) {
   };
   ASSERT_TRUE(live().ok());
   EXPECT_LT(events_.events("learner.finish").back().fields["seconds"].get<double>(), 100);
+}
+
+TEST_F(LearnerLoopTest, TheWarmUpPausesToo) {
+  settings_.warmup.demonstrations = 4;
+  settings_.warmup.batch = 1;
+  paused_at_start_ = true;
+  int waits = 0;
+  on_wait_ = [&] {
+    if (++waits == 5) {
+      EXPECT_TRUE(events_.events("learner.warmup_step").empty());
+      control_->pause(false);
+    }
+  };
+  ASSERT_TRUE(live().ok());
+  EXPECT_GE(waits, 5);
+  EXPECT_EQ(events_.events("learner.warmup_step").size(), 4u);
 }
 
 TEST_F(LearnerLoopTest, SequentialStepsUseExactlyTheNewestVersion) {

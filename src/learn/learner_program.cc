@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/files.h"
 #include "base/log.h"
@@ -14,8 +15,10 @@
 #include "learn/control_socket.h"
 #include "learn/hub_snapshot_sink.h"
 #include "learn/learner_loop.h"
+#include "learn/retention_keeper.h"
 #include "rollout/episode_builder.h"
 #include "store/open_store.h"
+#include "store/quota_store.h"
 #include "sync/subscriber.h"
 #include "telemetry/event_log.h"
 
@@ -124,7 +127,7 @@ Status check_folder(const RunSection& run, const ModelDescription& description) 
 
 // A dry run leaves no key behind.
 Result<std::shared_ptr<const SigningKey>> open_key(bool dry_run) {
-  return dry_run && !has_key() ? SigningKey::generate() : SigningKey::load_or_create(key_path());
+  return dry_run && !has_key() ? SigningKey::generate() : load_or_create_learner_key();
 }
 
 Result<Workshop> open_workshop(const RunConfig& config, bool dry_run) {
@@ -248,6 +251,15 @@ void make_learner_link(const RunSection& run) {
   if (error) log_warning("learn", "no link {}: {}; flotilla stop needs --folder", link.string(), error.message());
 }
 
+// Of the learner in this folder. A pause is on the disk before it is answered.
+std::string answer_command(const RunConfig& config, LearnerControl& control, std::string_view command) {
+  if (command == "pause" || command == "resume") {
+    const Status kept = set_paused(config.run.folder, command == "pause");
+    if (!kept.ok()) return nlohmann::json{{"error", kept.message()}}.dump();
+  }
+  return answer_learner_command(control, command);
+}
+
 Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token stop) {
   const RunConfig& config = shop.config;
   const HubLayout layout{config.run.name};
@@ -258,14 +270,20 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
   LearnerControl control;
   const std::stop_callback leave(stop, [&control] { control.ask(LearnerControl::Request::kLeave); });
   // Also keeps a second learner out of the folder.
-  FLOTILLA_ASSIGN_OR_RETURN(const auto socket, ControlSocket::listen(config.run.folder / kControlSocketName,
-                                                                     [&control](std::string_view command) {
-                                                                       return answer_learner_command(control, command);
-                                                                     }));
+  FLOTILLA_ASSIGN_OR_RETURN(
+      const auto socket, ControlSocket::listen(config.run.folder / kControlSocketName, [&](std::string_view command) {
+        return answer_command(config, control, command);
+      }));
+  control.pause(fs::exists(config.run.folder / kPausedName, error));
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(config.run.folder / "run.toml", config_toml(config)));
 
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_store(config.run.hub, true, stop));
-  FLOTILLA_RETURN_IF_ERROR(publish_run(*store, layout, shop).with_context("run " + config.run.name));
+  RetentionKeeper* cleaner = nullptr;
+  QuotaStore quota(*store, {.prefix = layout.prefix + "/",
+                            .bytes_max = static_cast<std::uint64_t>(config.retention.quota_mib) << 20,
+                            .make_room = [&cleaner] { return cleaner ? cleaner->make_room() : ok_status(); },
+                            .setting = "retention.quota_mib"});
+  FLOTILLA_RETURN_IF_ERROR(publish_run(quota, layout, shop).with_context("run " + config.run.name));
   make_learner_link(config.run);  // not before: the one that is there says where this run's checkpoints are
   FLOTILLA_ASSIGN_OR_RETURN(
       const auto events, EventLog::open({.folder = config.run.folder / "events",
@@ -279,6 +297,12 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
   const char* quote = address.find_first_of("?&") == std::string::npos ? "" : "'";
   log_info("learn", "run {0}; workers join with: flotilla work {1}{0}{1} --learner {2}", address, quote,
            fingerprint(shop.spec.learner_key));
+
+  RetentionKeeper keeper({*store, layout, shop.spec.learner_key},
+                         {.rules = retention_rules(config),
+                          .every = std::chrono::duration_cast<std::chrono::nanoseconds>(config.retention.every)},
+                         *events, [&quota] { (void)quota.count(); });
+  cleaner = &keeper;
 
   const ModelDescription description = shop.model.weights.description;
   FLOTILLA_ASSIGN_OR_RETURN(const auto trainer, make_trainer(description, trainer_options(config)));
@@ -295,9 +319,10 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
                            .vocabulary = description.vocabulary,
                            .context = description.context},
                           versions);
-  FLOTILLA_ASSIGN_OR_RETURN(auto publisher, Publisher::open(*store, layout, description, shop.key,
+  FLOTILLA_ASSIGN_OR_RETURN(auto publisher, Publisher::open(quota, layout, description, shop.key,
                                                             {.anchor_every = config.learner.anchor_every}, *events));
-  HubSnapshotSink sink(std::move(publisher), versions, [&control] { control.wake(); });
+  HubSnapshotSink sink(
+      std::move(publisher), versions, [&control] { control.wake(); }, [&quota] { return quota.crowded(); });
   CheckpointFolder checkpoints(config.run.folder / "checkpoints", description, config.learner.keep_checkpoints);
   LearnerLoop loop({.run = config.run.name,
                     .learner = config.learner,
@@ -319,6 +344,27 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const SigningKey>> load_or_create_learner_key() {
+  return SigningKey::load_or_create(key_path());
+}
+
+Result<std::shared_ptr<const SigningKey>> load_learner_key(const PublicKey& expected) {
+  if (!has_key())
+    return not_found(fmt::format("no learner's key at {}: only its owner may do this", key_path().string()));
+  FLOTILLA_ASSIGN_OR_RETURN(auto key, load_or_create_learner_key());
+  if (key->public_key() == expected) return key;
+  return permission_denied(fmt::format("the run is of the key {}, the one at {} is {}", fingerprint(expected),
+                                       key_path().string(), fingerprint(key->public_key())));
+}
+
+Status set_paused(const fs::path& folder, bool paused) {
+  const fs::path file = folder / kPausedName;
+  if (paused) return write_file_atomically(file, "flotilla run resume goes on\n");
+  std::error_code error;
+  fs::remove(file, error);
+  return error ? errno_status(error.value(), "remove " + file.string()) : ok_status();
+}
 
 fs::path learner_link(std::string_view hub, std::string_view run) {
   return user_state_folder() / "learners" / hub_folder_name(hub) / run;

@@ -37,8 +37,10 @@ class RolloutSource {
  public:
   virtual ~RolloutSource() = default;
   // Groups whose oldest version is at least `oldest` and which are new: not returned or refused before, and not
-  // `known`. An error is for the caller to report; the next poll tries again, and nothing is lost.
-  virtual Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>& known) = 0;
+  // `known`. Those of versions that were given up by going back, seen from `newest`, are refused. An error is for the
+  // caller to report; the next poll tries again, and nothing is lost.
+  virtual Result<RolloutPoll> poll(Version oldest, Version newest,
+                                   const std::function<bool(const GroupId&)>& known) = 0;
 };
 
 struct SnapshotVersion {

@@ -24,7 +24,6 @@ struct HubLayout {
   std::string rollout(Version oldest, const WorkerId& worker, const GroupId& group) const {
     return rollouts() + padded(oldest) + "/" + worker.value() + "/" + group.value();
   }
-  std::string claims() const { return prefix + "/claims/"; }
   std::string events(const std::string& writer, std::uint64_t segment) const {
     return prefix + "/events/" + writer + "/" + padded(segment);
   }
