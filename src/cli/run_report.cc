@@ -65,13 +65,13 @@ std::string weights_report(const RunSummary& summary) {
   std::vector<std::int64_t> deltas;
   std::vector<std::int64_t> changed;
   std::int64_t anchor = 0, total = 0, rescaled_groups = 0, rescaled_bytes = 0;
-  double seconds = 0, held = 0;
+  double worked = 0, held = 0;
   for (const PublishSummary& publish : summary.publishes()) {
     anchor = std::max(anchor, publish.anchor_bytes);
     total = std::max(total, publish.total);
     rescaled_groups += publish.rescaled_groups;
     rescaled_bytes += publish.rescaled_bytes;
-    seconds += publish.seconds;
+    worked += publish.seconds_worked;
     held += publish.seconds_held;
     if (publish.delta_bytes == 0) continue;
     deltas.push_back(publish.delta_bytes);
@@ -79,17 +79,20 @@ std::string weights_report(const RunSummary& summary) {
   }
   if (deltas.empty()) return {};
   const auto delta = static_cast<double>(median(deltas));
-  const auto versions = static_cast<double>(summary.publishes().size());
-  return fmt::format(
+  std::string text = fmt::format(
       "weights: {} versions; a delta is {} (median), an anchor {}: {:.0f}x less; {:.2f} % of the int8 weights change a "
-      "version\n"
-      "publishing: {:.1f} s a version beside the training, which stood still for {:.2f} s of it; {} scale groups left "
-      "their "
-      "range ({})\n",
+      "version\n",
       summary.publishes().size(), bytes_text(delta), bytes_text(static_cast<double>(anchor)),
       share(static_cast<double>(anchor), delta),
-      100 * share(static_cast<double>(median(changed)), static_cast<double>(total)), seconds / versions,
-      held / versions, rescaled_groups, bytes_text(static_cast<double>(rescaled_bytes)));
+      100 * share(static_cast<double>(median(changed)), static_cast<double>(total)));
+  // Older programs do not tell.
+  if (held == 0) return text;
+  const auto versions = static_cast<double>(summary.publishes().size());
+  return text +
+         fmt::format(
+             "publishing: {:.2f} s of encoding and upload a version, while training stood still for {:.2f} s; {} scale "
+             "groups left their range, which cost {}\n",
+             worked / versions, held / versions, rescaled_groups, bytes_text(static_cast<double>(rescaled_bytes)));
 }
 
 std::string training_report(const RunSummary& summary) {

@@ -77,7 +77,8 @@ void RunSummary::add(const EventRecord& record) {
     publishes_.push_back({field<std::int64_t>(event, "version"), field<std::int64_t>(event, "delta_bytes"),
                           field<std::int64_t>(event, "anchor_bytes"), field<std::int64_t>(event, "changed"),
                           field<std::int64_t>(event, "total"), field<std::int64_t>(event, "rescaled_groups"),
-                          field<std::int64_t>(event, "rescaled_bytes"), field<double>(event, "seconds"),
+                          field<std::int64_t>(event, "rescaled_bytes"),
+                          field<double>(event, "seconds_encode") + field<double>(event, "seconds_upload"),
                           field<double>(event, "seconds_held")});
   } else if (event.kind == "learner.dropped_group") {
     ++dropped_[field<std::string>(event, "reason")];

@@ -37,7 +37,7 @@ struct PublishSummary {
   std::int64_t total = 0;
   std::int64_t rescaled_groups = 0;
   std::int64_t rescaled_bytes = 0;
-  double seconds = 0;
+  double seconds_worked = 0;  // encoding and upload
   double seconds_held = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/run_report.h"
+
 namespace flotilla {
 namespace {
 
@@ -34,6 +36,30 @@ TEST(RunSummary, StalenessIsAddedUpOverTheSteps) {
   summary.add(step(1, {"a"}));
   summary.add(step(2, {"b"}));
   EXPECT_EQ(summary.staleness(), (std::vector<std::int64_t>{2, 4}));
+}
+
+TEST(RunSummary, SaysWhatPublishingCostTheTraining) {
+  RunSummary summary;
+  for (const int version : {0, 1}) {
+    summary.add(event("learner", "learner.publish",
+                      {{"version", version},
+                       {"delta_bytes", 1000 * version},
+                       {"anchor_bytes", 5000},
+                       {"changed", version},
+                       {"total", 100},
+                       {"rescaled_groups", 3},
+                       {"rescaled_bytes", 198},
+                       {"seconds", 9.0},
+                       {"seconds_held", 0.25},
+                       {"seconds_encode", 1.5},
+                       {"seconds_upload", 0.5}}));
+  }
+  EXPECT_EQ(
+      weights_report(summary),
+      "weights: 2 versions; a delta is 1 kB (median), an anchor 5 kB: 5x less; 1.00 % of the int8 weights change "
+      "a version\n"
+      "publishing: 2.00 s of encoding and upload a version, while training stood still for 0.25 s; 6 scale groups "
+      "left their range, which cost 396 B\n");
 }
 
 TEST(RunSummary, WorkersAreKeptByTheirId) {

@@ -769,6 +769,23 @@ TEST_F(SkipTest, AWorkerThatStillHoldsAnOldVersionNeedsNoAnchor) {
   EXPECT_LT(pulled->bytes, deltas * 3 / 4);
 }
 
+TEST_F(SkipTest, ByDefaultSkipsLeadFromAnchorToAnchor) {
+  learner_ = Publisher::open(*store_, layout_, model_, test_key(), {}, null_event_sink()).value();
+  publish_until(14);
+  const auto held = holder(), fresh = holder();
+  ASSERT_TRUE(pull(*held).ok());
+  publish_until(105);
+  const auto by_skips = pull(*held), by_anchor = pull(*fresh);
+  ASSERT_TRUE(by_skips.ok() && by_anchor.ok());
+  EXPECT_EQ(
+      by_skips->path,
+      "delta 14, delta 15, delta 16, delta 17, delta 18, delta 19, delta 20, skip 40, skip 60, skip 80, skip 100, "
+      "delta 101, delta 102, delta 103, delta 104");
+  EXPECT_EQ(by_anchor->path, "anchor 100, delta 101, delta 102, delta 103, delta 104");
+  EXPECT_EQ(*by_skips->state, states_.back());
+  EXPECT_EQ(*by_anchor->state, states_.back());
+}
+
 TEST_F(SkipTest, EveryVersionComesByEveryPath) {
   publish_until(45);
   for (int from = 0; from < 45; ++from) {

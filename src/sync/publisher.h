@@ -20,7 +20,7 @@ namespace flotilla {
 struct PublisherOptions {
   std::int64_t anchor_every = 20;  // versions; version 0 is always an anchor
   // Versions from one that skips lead to and from to the next; each anchor is one. The history begins anew there.
-  std::int64_t skip_every = 10;
+  std::int64_t skip_every = 20;
 };
 
 struct PublishReport {

@@ -1,9 +1,13 @@
-// What publishing beside the training costs the training, and what skips and an empty history at their ends cost and
-// save: the learner's loop on a real model, whose groups are there at once and made of tokens at random.
+// What publishing beside the training costs the training: the learner's loop on a real model, whose groups are there at
+// once and made of tokens at random. And what skips, and a history that begins anew at their ends, cost and save on the
+// versions of a run.
 //
-//   publish_bench --model FILE [--hub FOLDER] [--steps N] [--publish-every N] [--groups N] [--threads N]
-//                 [--learning-rate X] [--uplink MBIT] [--study]
-#include <map>
+//   publish_bench --model FILE [--hub FOLDER] [--steps N] [--publish-every N] [--anchor-every N] [--groups N]
+//                 [--threads N] [--learning-rate X] [--uplink MBIT]
+//   publish_bench --model FILE --hub FOLDER --study OWNER/RUN --steps VERSIONS
+#include <algorithm>
+#include <deque>
+#include <iterator>
 #include <thread>
 
 #include <fmt/format.h>
@@ -17,6 +21,9 @@
 #include "learn/torch/bench/random_group.h"
 #include "learn/torch/torch_trainer.h"
 #include "sync/delta.h"
+#include "sync/run_spec.h"
+#include "sync/subscriber.h"
+#include "sync/version_parts.h"
 #include "telemetry/event_sinks.h"
 
 namespace flotilla {
@@ -26,10 +33,10 @@ using std::chrono::duration;
 
 struct Options {
   std::string model, hub;
-  int steps = 12, publish_every = 1, groups = 4, threads = core_count();
+  int steps = 12, publish_every = 1, anchor_every = 20, groups = 4, threads = core_count();
   double learning_rate = 1e-6;
   double uplink = 0;  // Mbit/s; 0: as fast as the folder
-  bool study = false;
+  std::string study;  // OWNER/RUN on the hub
 };
 
 // A folder behind a link that carries so much a second.
@@ -91,24 +98,6 @@ class RandomGroups final : public RolloutSource {
   std::uint64_t counter_ = 0;
 };
 
-// Keeps the states that go by.
-class KeepingSink final : public SnapshotSink {
- public:
-  explicit KeepingSink(SnapshotSink& sink) : sink_(sink) {}
-  void begin(std::shared_ptr<const GridState> state, std::uint64_t step) override {
-    states.push_back(state);
-    sink_.begin(std::move(state), step);
-  }
-  std::optional<Result<PublishReport>> finished() override { return sink_.finished(); }
-  Status update(RunState state, std::int64_t wanted) override { return sink_.update(state, wanted); }
-  Result<std::optional<SnapshotVersion>> newest() override { return sink_.newest(); }
-
-  std::vector<std::shared_ptr<const GridState>> states;
-
- private:
-  SnapshotSink& sink_;
-};
-
 void print_events(const std::vector<Event>& events) {
   fmt::print(
       "version  step | due to visible  held  encode  upload s |  delta kB  skips kB  anchor kB  changed %  rescaled\n");
@@ -135,31 +124,79 @@ void print_events(const std::vector<Event>& events) {
       steps, versions, held / versions, worked / versions);
 }
 
-// What the same versions would cost with a history that begins anew at every so manieth, and skips between those.
-void study(const ModelDescription& description, const std::vector<std::shared_ptr<const GridState>>& states) {
-  const int cores = core_count();
-  fmt::print("\nhistory anew every | deltas kB  of never | skips between: a skip kB, deltas passed over kB\n");
-  double never = 0;
-  for (const std::size_t every : {states.size(), std::size_t{20}, std::size_t{10}, std::size_t{5}}) {
-    DeltaHistory history = no_history(description);
-    double bytes = 0, passed = 0;
-    std::string skips;
-    for (std::size_t i = 1; i < states.size(); ++i) {
-      EncodedDelta delta = encode_delta(description, *states[i - 1], history, *states[i], cores).value();
-      bytes += static_cast<double>(delta.bytes.size());
-      passed += static_cast<double>(delta.bytes.size());
-      history = std::move(delta.history);
-      if (i % every != 0) continue;
-      history = no_history(description);
-      const EncodedDelta skip = encode_delta(description, *states[i - every], history, *states[i], cores).value();
-      skips += fmt::format(" {:.0f}/{:.0f}", static_cast<double>(skip.bytes.size()) / 1e3, passed / 1e3);
-      passed = 0;
+// The version after `state` by its delta.
+Result<GridState> next_state(ObjectStore& store, const HubLayout& layout, const ModelDescription& description,
+                             Version version, const std::shared_ptr<const GridState>& state, DeltaHistory& history) {
+  VersionParts parts{.base = [&](TensorIndex i) { return state->tensors[static_cast<std::size_t>(i)]; },
+                     .history = std::make_shared<const DeltaHistory>(history)};
+  FLOTILLA_ASSIGN_OR_RETURN(Object object, store.get(layout.delta(version)));
+  FLOTILLA_ASSIGN_OR_RETURN(parts.deltas.emplace_back(), read_delta_frame(description, std::move(object.bytes)));
+  FLOTILLA_ASSIGN_OR_RETURN(object, store.get(layout.manifest(version)));
+  parts.deltas.back().forgets =
+      as_text(object.bytes).find(history_digest(no_history(description)).to_hex()) != std::string_view::npos;
+  GridState next;
+  ThreadPool pool(core_count());
+  std::size_t part = 0;
+  FLOTILLA_RETURN_IF_ERROR(make_tensors(
+      description, parts, pool,
+      [&](TensorIndex, std::span<GridTensor> tensors) {
+        std::ranges::move(tensors, std::back_inserter(next.tensors));
+        return ok_status();
+      },
+      part, &history));
+  return next;
+}
+
+// What a run's versions would cost with a history that begins anew at every so manieth, and skips between those.
+Status study(const Options& options) {
+  struct Chain {
+    std::uint64_t every;  // 0: never
+    DeltaHistory history;
+    std::uint64_t bytes = 0, since = 0;
+    std::string skips = {};
+  };
+  FLOTILLA_ASSIGN_OR_RETURN(const Model model, load_model(options.model));
+  const ModelDescription& description = model.weights.description;
+  FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_directory_store(options.hub, false));
+  const HubLayout layout{options.study};
+  FLOTILLA_ASSIGN_OR_RETURN(const RunSpec spec, fetch_run_spec(*store, layout, ""));
+  const auto subscriber = Subscriber::create(*store, layout, description, spec.learner_key, null_event_sink());
+  FLOTILLA_ASSIGN_OR_RETURN(const PulledVersion first, subscriber->fetch(Version(0)));
+
+  std::vector<Chain> chains;
+  for (const std::uint64_t every : {0, 20, 10, 5}) chains.push_back({every, no_history(description)});
+  std::deque<std::shared_ptr<const GridState>> states = {first.state};  // the newest first
+  DeltaHistory history = no_history(description);
+  for (std::uint64_t version = 1; version <= static_cast<std::uint64_t>(options.steps); ++version) {
+    FLOTILLA_ASSIGN_OR_RETURN(GridState next,
+                              next_state(*store, layout, description, Version(version), states.front(), history));
+    states.push_front(std::make_shared<const GridState>(std::move(next)));
+    if (states.size() > 21) states.pop_back();
+    for (Chain& chain : chains) {
+      FLOTILLA_ASSIGN_OR_RETURN(EncodedDelta delta,
+                                encode_delta(description, *states[1], chain.history, *states[0], core_count()));
+      chain.bytes += delta.bytes.size();
+      chain.since += delta.bytes.size();
+      chain.history = std::move(delta.history);
+      if (chain.every == 0 || version % chain.every != 0) continue;
+      chain.history = no_history(description);
+      FLOTILLA_ASSIGN_OR_RETURN(const EncodedDelta skip, encode_delta(description, *states[chain.every], chain.history,
+                                                                      *states[0], core_count()));
+      chain.skips += fmt::format(" {}/{}", skip.bytes.size() / 1000, chain.since / 1000);
+      chain.since = 0;
     }
-    if (never == 0) never = bytes;
-    fmt::print("{:18} | {:9.0f} {:9.4f} |{}\n", every == states.size() ? "never" : std::to_string(every), bytes / 1e3,
-               bytes / never, skips);
-    std::fflush(stdout);
+    fmt::print(stderr, "version {}\n", version);
   }
+  std::uint64_t remembered = 0;
+  for (const ChangeHistory& region : chains[0].history) remembered += sizeof(PastChange) * region.size();
+  fmt::print("{} versions; a history that never begins anew has {} kB in the end\n", options.steps, remembered / 1000);
+  fmt::print("history anew every | deltas kB  of never | skips between: a skip kB / deltas passed over kB\n");
+  for (const Chain& chain : chains) {
+    fmt::print("{:18} | {:9} {:9.4f} |{}\n", chain.every == 0 ? "never" : std::to_string(chain.every),
+               chain.bytes / 1000, static_cast<double>(chain.bytes) / static_cast<double>(chains[0].bytes),
+               chain.skips);
+  }
+  return ok_status();
 }
 
 Status run(const Options& options) {
@@ -178,9 +215,9 @@ Status run(const Options& options) {
   MemorySink events;
   LearnerControl control;
   HubVersions versions(store, layout, key->public_key());
-  FLOTILLA_ASSIGN_OR_RETURN(auto publisher, Publisher::open(store, layout, description, key, {}, events));
+  FLOTILLA_ASSIGN_OR_RETURN(
+      auto publisher, Publisher::open(store, layout, description, key, {.anchor_every = options.anchor_every}, events));
   HubSnapshotSink hub(std::move(publisher), versions, [&] { control.wake(); });
-  KeepingSink kept(hub);
   RandomGroups groups(description, options.groups);
   CheckpointFolder checkpoints(scratch.path() / "checkpoints", description, 1);
   LearnerSettings settings{.run = layout.prefix, .learner = {}, .optimizer = {}, .loss = {}, .warmup = {}};
@@ -197,7 +234,7 @@ Status run(const Options& options) {
   settings.warmup.demonstrations = 0;
   LearnerLoop loop(settings, {.trainer = *trainer,
                               .source = groups,
-                              .sink = options.study ? static_cast<SnapshotSink&>(kept) : hub,
+                              .sink = hub,
                               .checkpoints = checkpoints,
                               .control = control,
                               .events = events,
@@ -209,7 +246,6 @@ Status run(const Options& options) {
                               .wait = [&](std::chrono::nanoseconds time) { control.wait(time); }});
   FLOTILLA_RETURN_IF_ERROR(loop.run());
   print_events(events.events());
-  if (options.study) study(description, kept.states);
   return ok_status();
 }
 
@@ -223,15 +259,20 @@ int main(int argc, char** argv) {
   app.add_option("--hub", options.hub, "Folder of the hub; a temporary one unless it is given");
   app.add_option("--steps", options.steps, "Optimizer steps")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--publish-every", options.publish_every, "Steps")->check(CLI::Range(1, 10000))->capture_default_str();
+  app.add_option("--anchor-every", options.anchor_every, "Versions")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   app.add_option("--groups", options.groups, "Of a step")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--threads", options.threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "Of the optimizer")->capture_default_str();
   app.add_option("--uplink", options.uplink, "Mbit/s of the link to the hub; 0: as fast as the folder")
       ->capture_default_str();
-  app.add_flag("--study", options.study, "Also encode the versions with skips and histories of other lengths");
+  app.add_option("--study", options.study,
+                 "Train nothing: encode the versions 1 to STEPS of this run on the hub, OWNER/RUN, with skips and with "
+                 "histories of other lengths");
   CLI11_PARSE(app, argc, argv);
   flotilla::set_log_level(flotilla::LogLevel::kWarning);
-  const flotilla::Status status = flotilla::run(options);
+  const flotilla::Status status = options.study.empty() ? flotilla::run(options) : flotilla::study(options);
   if (!status.ok()) fmt::print(stderr, "publish_bench: {}\n", status.to_string());
   return status.ok() ? 0 : 1;
 }
