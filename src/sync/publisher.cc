@@ -105,8 +105,9 @@ class HubPublisher final : public Publisher {
   Result<std::optional<PublishReport>> settle(const Sha256Digest& digest);
   Result<Prepared> prepare(Version version, const SharedState& state, const Sha256Digest& digest,
                            const std::optional<EncodedDelta>& delta, std::uint64_t optimizer_step);
-  // Writes the skip from a stop, unless it is not worth it; its bytes or 0.
-  Result<std::uint64_t> add_skip(const Stop& from, const Prepared& prepared, Manifest& manifest);
+  // Writes the skip from a stop if it is smaller than the cheapest way from there; its bytes or 0.
+  Result<std::uint64_t> add_skip(const Stop& from, std::uint64_t way_bytes, const Prepared& prepared,
+                                 Manifest& manifest);
   Result<Sha256Digest> create_manifest(const Manifest& manifest);
   Status name_in_head(const Prepared& prepared);
   void accept(Prepared prepared);
@@ -195,11 +196,14 @@ Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const Shar
     manifest.delta = DeltaObject{describe_object(delta->bytes), kDeltaCodec, base_->version, base_->digest};
     manifest.changed = report.changed = delta->changed;
     report.delta_bytes = delta->bytes.size();
-    if (anchor_due && last_anchor_->version != last_stop_->version) {
-      FLOTILLA_RETURN_IF_ERROR(add_skip(*last_anchor_, prepared, manifest).status());
-    }
+    const std::uint64_t stop_way = prepared.stop ? last_stop_->way_bytes + report.delta_bytes : 0;
     if (prepared.stop) {
-      FLOTILLA_ASSIGN_OR_RETURN(prepared.stop_skip_bytes, add_skip(*last_stop_, prepared, manifest));
+      FLOTILLA_ASSIGN_OR_RETURN(prepared.stop_skip_bytes, add_skip(*last_stop_, stop_way, prepared, manifest));
+    }
+    if (anchor_due && last_anchor_->version != last_stop_->version) {
+      const std::uint64_t saved = prepared.stop_skip_bytes > 0 ? stop_way - prepared.stop_skip_bytes : 0;
+      const std::uint64_t way = last_anchor_->way_bytes + report.delta_bytes - saved;
+      FLOTILLA_RETURN_IF_ERROR(add_skip(*last_anchor_, way, prepared, manifest).status());
     }
     for (const DeltaObject& skip : manifest.skips) report.skip_bytes += skip.object.size;
   }
@@ -214,15 +218,16 @@ Result<HubPublisher::Prepared> HubPublisher::prepare(Version version, const Shar
   return prepared;
 }
 
-Result<std::uint64_t> HubPublisher::add_skip(const Stop& from, const Prepared& prepared, Manifest& manifest) {
+Result<std::uint64_t> HubPublisher::add_skip(const Stop& from, std::uint64_t way_bytes, const Prepared& prepared,
+                                             Manifest& manifest) {
   if (from.version == manifest.delta->base) return 0;
   FLOTILLA_ASSIGN_OR_RETURN(const EncodedDelta skip, encode_delta(description_, *from.state, no_history(description_),
                                                                   *prepared.state, core_count()));
-  const std::uint64_t way_bytes = from.way_bytes + manifest.delta->object.size;
   if (skip.bytes.size() >= way_bytes || std::ssize(skip.bytes) > waiting_bytes_max(description_)) return 0;
   FLOTILLA_RETURN_IF_ERROR(
       upload([&] { return create_verified(store_, layout_.skip(manifest.version, from.version), skip.bytes); }));
-  manifest.skips.push_back({describe_object(skip.bytes), kDeltaCodec, from.version, from.digest});
+  // By rising base.
+  manifest.skips.insert(manifest.skips.begin(), {describe_object(skip.bytes), kDeltaCodec, from.version, from.digest});
   return skip.bytes.size();
 }
 
