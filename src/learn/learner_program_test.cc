@@ -28,7 +28,7 @@ class LearnerProgramTest : public testing::Test {
 
   Status dry_run() { return run({"--dry-run"}); }
   // Until there is to be a trainer.
-  Status start() { return run({}); }
+  Status start(const std::vector<std::string>& more = {}) { return run(more); }
 
   fs::path link() const { return learner_link(hub_.string(), "ada/demo"); }
   // As a learner with this folder has left it.
@@ -61,6 +61,15 @@ TEST_F(LearnerProgramTest, ADryRunLeavesNothing) {
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder_.path())) left.push_back(entry.path().filename().string());
   EXPECT_EQ(left, std::vector<std::string>{"model"});
+}
+
+TEST_F(LearnerProgramTest, ARunSaysOnTheHubWhetherItsWorkersClaimTasks) {
+  const auto spec = [&] { return read_text_file(hub_ / "ada/demo/run.json").value(); };
+  (void)start();
+  EXPECT_THAT(spec(), testing::Not(HasSubstr("claims")));
+  fs::remove_all(hub_);
+  (void)start({"--rollout.claims", "true"});
+  EXPECT_THAT(spec(), HasSubstr("\"claims\":64,"));
 }
 
 TEST_F(LearnerProgramTest, ARunThatIsTrainedInAnotherFolderIsNotBegunAnew) {

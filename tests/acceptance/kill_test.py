@@ -1,15 +1,17 @@
 """kill -9 of a worker and of the learner while a run goes on, a new worker joins, the learner is asked to leave and comes back:
-nothing is lost, nothing counts twice."""
+nothing is lost, nothing counts twice, and no task is done by two workers."""
 import collections
+import json
 import pathlib
+import struct
 import sys
 import tempfile
 
-from fleet import Fleet, kill
+from fleet import RUN, Fleet, kill
 
 STEPS = 12
 SETTINGS = ["--learner.steps", str(STEPS), "--learner.budget_seconds", "0", "--learner.batch_groups", "2", "--learner.checkpoint_every",
-            "3", "--learner.max_reuse", "2", "--warmup.demonstrations", "64"]
+            "3", "--learner.max_reuse", "2", "--warmup.demonstrations", "64", "--rollout.claims", "true"]
 
 
 def surviving_uses(events: list[dict]) -> collections.Counter:
@@ -22,6 +24,12 @@ def surviving_uses(events: list[dict]) -> collections.Counter:
             steps.append(event)
     assert [step["fields"]["step"] for step in steps] == list(range(1, STEPS + 1)), "steps are missing from the lineage"
     return collections.Counter(group for step in steps for group in step["fields"]["groups"])
+
+
+def header_of(group: pathlib.Path) -> dict:
+    """docs/formats/group.md"""
+    data = group.read_bytes()
+    return json.loads(json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]["group"])
 
 
 def main() -> int:
@@ -54,6 +62,17 @@ def main() -> int:
         assert max(uses.values()) <= 2, uses
         versions = [e["fields"]["version"] for e in fleet.events("learner.publish")]
         assert versions == sorted(set(versions)), f"a version was published twice: {versions}"
+        workers = collections.defaultdict(set)
+        for group in (fleet.hub / RUN / "rollouts").glob("*/*/*"):
+            header = header_of(group)
+            workers[header["counter"]].add(header["worker"])
+        # The killed worker's lease of 15 minutes may have run out; every other task has one worker.
+        taken_over = list((fleet.hub / RUN / "claims").glob("*/*.0000000001"))
+        assert taken_over or all(len(names) == 1 for names in workers.values()), workers
+        refused = [e for e in fleet.events("learner.dropped_group") if "block" in e["fields"]["reason"]]
+        assert not refused, refused
+        shown = fleet.command("show", fleet.address).stdout
+        assert "claims: epoch 0" in shown, shown
         check = fleet.command("verify", "--run", fleet.address)
         assert check.returncode == 0, check.stdout + check.stderr
         print(f"{STEPS} steps; {len(uses)} groups trained on, none more than {max(uses.values())} times; versions {versions}")
