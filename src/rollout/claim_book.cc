@@ -279,7 +279,8 @@ ClaimCall ClaimBook::search_call() const {
   const HubLayout& layout = options_.layout;
   switch (*step_) {
     case Step::kLowest: return {.kind = Kind::kList, .key = layout.claims(), .limit = kLowestKeys};
-    case Step::kScan: return {.kind = Kind::kList, .key = scan_->prefix(), .after = scan_->after()};
+    case Step::kScan:
+      return {.kind = Kind::kList, .key = scan_->prefix(), .after = scan_->after(), .limit = scan_->limit()};
     case Step::kLookBack: return {.kind = Kind::kList, .key = layout.claims(), .after = look_back_after_};
     case Step::kHolder: return {.kind = Kind::kGet, .key = claim_key(layout, watches_[watch_].id)};
     case Step::kStatus: return {.kind = Kind::kGet, .key = layout.worker_status(*watches_[watch_].holder)};

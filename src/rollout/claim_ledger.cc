@@ -47,7 +47,7 @@ Result<std::optional<std::uint64_t>> ClaimLedger::lease_of(const ClaimId& first,
 Result<std::optional<std::uint64_t>> ClaimLedger::free_block(std::uint64_t epoch, std::uint64_t first) {
   EpochScan scan(layout_, epoch, order_.blocks(), first);
   while (true) {
-    FLOTILLA_ASSIGN_OR_RETURN(const ListPage page, store_.list(scan.prefix(), scan.after()));
+    FLOTILLA_ASSIGN_OR_RETURN(const ListPage page, store_.list(scan.prefix(), scan.after(), scan.limit()));
     if (scan.take(page)) return scan.free_block();
   }
 }

@@ -8,6 +8,7 @@ bool EpochScan::end(bool free) {
 }
 
 bool EpochScan::take(const ListPage& page) {
+  limit_ = 1000;
   const std::uint64_t last = around_ ? first_ : blocks_;  // one past
   for (const ObjectInfo& object : page.objects) {
     const auto name = read_claim_key(layout_, object.key);

@@ -21,6 +21,7 @@ class EpochScan {
   // What to list next.
   std::string prefix() const { return layout_.claims(epoch_); }
   const std::string& after() const { return after_; }
+  std::size_t limit() const { return limit_; }
   // True when the scan has ended.
   bool take(const ListPage& page);
   // Of one that has ended; nothing when every block is claimed.
@@ -36,6 +37,7 @@ class EpochScan {
   std::uint64_t next_ = 0;  // all from first_ to before it are claimed
   bool around_ = false;
   std::string after_;
+  std::size_t limit_ = 100;  // a gap is near, most of the time; and then it is not
   std::optional<std::uint64_t> free_;
 };
 
