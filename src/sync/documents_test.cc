@@ -148,6 +148,14 @@ TEST(Manifest, IsReadAsWritten) {
   manifest.anchor = describe_object(Bytes(kChunkBytes, 2));
   manifest.skips.clear();
   EXPECT_EQ(*round_trip(), manifest);
+  for (const int older : {2, 1}) {
+    Manifest old = manifest;
+    old.format = older;
+    if (older == 1) old.history.reset();
+    const std::string text = manifest_to_json(old, *test_key());
+    EXPECT_EQ(manifest_from_json(text, key()).value(), old);
+    EXPECT_THAT(text, HasSubstr(fmt::format("\"manifest_format\":{},", older)));
+  }
   manifest.delta.reset();
   manifest.changed = 0;
   EXPECT_EQ(*round_trip(), manifest);

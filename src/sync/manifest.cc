@@ -99,7 +99,7 @@ std::vector<std::size_t> wrong_chunks(const StoredObject& object, ByteSpan bytes
 
 std::string manifest_to_json(const Manifest& manifest, const SigningKey& key) {
   nlohmann::json body = {
-      {"manifest_format", manifest.history ? kManifestFormat : 1},
+      {"manifest_format", manifest.history ? manifest.format : 1},
       {"run", manifest.run},
       {"version", manifest.version.value()},
       {"generation", manifest.generation.value()},
@@ -129,6 +129,7 @@ Result<Manifest> manifest_from_json(std::string_view text, const PublicKey& lear
   JsonFields fields(document.body);
   Manifest manifest;
   const std::uint64_t format = fields.number("manifest_format", 1, kManifestFormat);
+  manifest.format = static_cast<int>(format);
   manifest.run = fields.text("run", 512);
   manifest.version = Version(fields.number("version", 0, kMax63));
   manifest.generation = Generation(fields.number("generation", 1, kMax63));

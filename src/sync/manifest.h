@@ -50,6 +50,7 @@ struct DeltaObject {
 // What a version is: trust in its bytes, wherever they come from, begins here. At least one of delta and anchor is
 // there.
 struct Manifest {
+  int format = kManifestFormat;
   std::string run;  // "<owner>/<run>"
   Version version;
   Generation generation;
