@@ -499,7 +499,6 @@ void LearnerLoop::published(const PublishReport& report) {
   const Publication done = *std::exchange(publication_, std::nullopt);
   newest_ = SnapshotVersion{report.version, report.state, newest_ ? newest_->generation : Generation(1)};
   next_look_ = nanoseconds(0);
-  const double passed = seconds(parts_.clock.monotonic() - done.began);
   emit("learner.publish", {{"version", report.version.value()},
                            {"step", done.steps},
                            {"state", report.state.to_hex()},
@@ -510,16 +509,14 @@ void LearnerLoop::published(const PublishReport& report) {
                            {"total", report.total},
                            {"rescaled_groups", done.grid.rescaled_groups},
                            {"rescaled_bytes", done.grid.rescaled_bytes},
-                           {"seconds", passed},
+                           {"seconds", seconds(parts_.clock.monotonic() - done.began)},
                            {"seconds_held", done.seconds_held},
                            {"seconds_encode", report.seconds_encode},
                            {"seconds_upload", report.seconds_upload}});
   seconds_held_ += done.seconds_held;
-  log_info("learn",
-           "version {} after step {}: {} bytes of changes, {} groups rescaled ({} bytes); {:.1f} s, training held "
-           "for {:.2f} s",
-           report.version.value(), done.steps, report.delta_bytes, done.grid.rescaled_groups, done.grid.rescaled_bytes,
-           passed, done.seconds_held);
+  log_info("learn", "version {} after step {}: {} bytes, {} groups rescaled ({} bytes); training held for {:.2f} s",
+           report.version.value(), done.steps, report.delta_bytes + report.skip_bytes + report.anchor_bytes,
+           done.grid.rescaled_groups, done.grid.rescaled_bytes, done.seconds_held);
   for (auto& [id, group] : std::exchange(early_, {})) take(std::move(group));
 }
 
