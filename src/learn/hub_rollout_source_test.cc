@@ -5,6 +5,7 @@
 #include <array>
 #include <set>
 
+#include "learn/hub_snapshot_sink.h"
 #include "rollout/claim.h"
 #include "rollout/group_file.h"
 #include "rollout/run_for_tests.h"
@@ -89,15 +90,15 @@ const auto kNobody = [](const GroupId&) { return false; };
 
 TEST_F(HubRolloutSourceTest, ReturnsEachGroupOnce) {
   HubRolloutSource source = this->source();
-  EXPECT_TRUE(source.poll(Version(0), kNobody)->groups.empty());
+  EXPECT_TRUE(source.poll(Version(0), Version(1), kNobody)->groups.empty());
   for (const std::uint64_t counter : {0, 1, 2}) upload(honest(counter, counter % 2));
-  const RolloutPoll poll = source.poll(Version(0), kNobody).value();
+  const RolloutPoll poll = source.poll(Version(0), Version(1), kNobody).value();
   EXPECT_EQ(poll.groups.size(), 3u);
   EXPECT_TRUE(poll.refused.empty());
   EXPECT_EQ(poll.groups[0].file, write_group(poll.groups[0].group));
-  EXPECT_TRUE(source.poll(Version(0), kNobody)->groups.empty());
+  EXPECT_TRUE(source.poll(Version(0), Version(1), kNobody)->groups.empty());
   upload(honest(3));
-  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 1u);
+  EXPECT_EQ(source.poll(Version(0), Version(1), kNobody)->groups.size(), 1u);
 }
 
 TEST_F(HubRolloutSourceTest, LeavesOutWhatIsKnownOrTooOld) {
@@ -107,7 +108,7 @@ TEST_F(HubRolloutSourceTest, LeavesOutWhatIsKnownOrTooOld) {
   upload(honest(2, 1));
   HubRolloutSource source = this->source();
   const auto is_known = [&](const GroupId& id) { return id == known.identity.group; };
-  const RolloutPoll poll = source.poll(Version(1), is_known).value();
+  const RolloutPoll poll = source.poll(Version(1), Version(1), is_known).value();
   ASSERT_EQ(poll.groups.size(), 1u);
   EXPECT_EQ(poll.groups[0].group.identity.counter, 2u);
 }
@@ -115,9 +116,9 @@ TEST_F(HubRolloutSourceTest, LeavesOutWhatIsKnownOrTooOld) {
 TEST_F(HubRolloutSourceTest, FetchesSoManyAPollAndTheRestLater) {
   for (std::uint64_t counter = 0; counter < 5; ++counter) upload(honest(counter));
   HubRolloutSource source = this->source({.groups_a_poll = 2});
-  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 2u);
-  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 2u);
-  EXPECT_EQ(source.poll(Version(0), kNobody)->groups.size(), 1u);
+  EXPECT_EQ(source.poll(Version(0), Version(1), kNobody)->groups.size(), 2u);
+  EXPECT_EQ(source.poll(Version(0), Version(1), kNobody)->groups.size(), 2u);
+  EXPECT_EQ(source.poll(Version(0), Version(1), kNobody)->groups.size(), 1u);
 }
 
 TEST_F(HubRolloutSourceTest, RefusesBadObjectsOnceWithAReason) {
@@ -132,11 +133,12 @@ TEST_F(HubRolloutSourceTest, RefusesBadObjectsOnceWithAReason) {
   ASSERT_TRUE(run_.store->put_if_absent(prefix + "0000000001/stray", to_bytes("?")).ok());
   ASSERT_TRUE(run_.store->put_if_absent(prefix + "1/somebody/unpadded", to_bytes("?")).ok());
   HubRolloutSource source = this->source();
-  EXPECT_TRUE(source.poll(Version(0), kNobody)->refused.empty()) << "the bytes may have been hurt on the way";
-  const RolloutPoll poll = source.poll(Version(0), kNobody).value();
+  EXPECT_TRUE(source.poll(Version(0), Version(1), kNobody)->refused.empty())
+      << "the bytes may have been hurt on the way";
+  const RolloutPoll poll = source.poll(Version(0), Version(1), kNobody).value();
   EXPECT_TRUE(poll.groups.empty());
   EXPECT_EQ(poll.refused.size(), 4u);
-  EXPECT_TRUE(source.poll(Version(0), kNobody)->refused.empty());
+  EXPECT_TRUE(source.poll(Version(0), Version(1), kNobody)->refused.empty());
 }
 
 TEST_F(HubRolloutSourceTest, RefusesAGroupOfAVersionThatWasNeverPublished) {
@@ -145,29 +147,58 @@ TEST_F(HubRolloutSourceTest, RefusesAGroupOfAVersionThatWasNeverPublished) {
     for (VersionSpan& span : episode.spans) span.version = Version(7);
   }
   upload(group);
-  const RolloutPoll poll = source().poll(Version(0), kNobody).value();
+  const RolloutPoll poll = source().poll(Version(0), Version(1), kNobody).value();
   ASSERT_EQ(poll.refused.size(), 1u);
   EXPECT_NE(poll.refused[0].reason.find("was not published"), std::string::npos);
+}
+
+TEST_F(HubRolloutSourceTest, RefusesGroupsOfVersionsThatTheRunHasGoneBackFrom) {
+  // Versions 0 and 1 contain no steps; 2 and 3 are given up by 4, which leads to 5.
+  for (const std::uint64_t step : {10, 20, 5, 25}) run_.publish(step);
+  for (std::uint64_t version = 0; version <= 5; ++version) upload(honest(version, version));
+  HubRolloutSource before = source();
+  EXPECT_EQ(before.poll(Version(0), Version(3), kNobody)->groups.size(), 6u) << "nobody has gone back yet";
+  HubRolloutSource source = this->source();
+  const RolloutPoll poll = source.poll(Version(0), Version(5), kNobody).value();
+  std::vector<std::uint64_t> taken;
+  for (const ReceivedGroup& received : poll.groups) taken.push_back(received.group.oldest_version().value());
+  EXPECT_EQ(taken, (std::vector<std::uint64_t>{0, 1, 4, 5}));
+  ASSERT_EQ(poll.refused.size(), 2u);
+  EXPECT_NE(poll.refused[0].reason.find("the run has gone back"), std::string::npos) << poll.refused[0].reason;
 }
 
 TEST_F(HubRolloutSourceTest, RefusesAnObjectThatIsTooLargeWithoutFetchingIt) {
   upload(honest(0));
   HubRolloutSource source = this->source({.group_bytes_max = 100});
-  ASSERT_TRUE(source.poll(Version(0), kNobody).ok());
-  ASSERT_EQ(source.poll(Version(0), kNobody)->refused.size(), 1u);
+  ASSERT_TRUE(source.poll(Version(0), Version(1), kNobody).ok());
+  ASSERT_EQ(source.poll(Version(0), Version(1), kNobody)->refused.size(), 1u);
+}
+
+TEST_F(HubRolloutSourceTest, WhileTheHubIsCrowdedTheFleetIsAskedForNothing) {
+  bool crowded = true;
+  HubSnapshotSink sink(std::move(run_.publisher), versions_, [&] { return crowded; });
+  const auto wanted = [&] {
+    return head_from_json(as_text(run_.store->get(run_.layout.head())->bytes), run_.learner->public_key())->wanted;
+  };
+  ASSERT_TRUE(sink.update(RunState::kRunning, 5).ok());
+  EXPECT_EQ(wanted(), 0);
+  crowded = false;
+  ASSERT_TRUE(sink.update(RunState::kRunning, 5).ok());
+  EXPECT_EQ(wanted(), 5);
 }
 
 TEST_F(HubRolloutSourceTest, LosesNothingWhenTheHubFails) {
   for (std::uint64_t counter = 0; counter < 20; ++counter) upload(honest(counter));
-  FaultStore faulty(*run_.store, {.error = 0.2, .corrupt_read = 0.1}, 3);
+  FaultStore faulty(*run_.store, {.error = 0.2, .corrupt_read = 0.1}, 4);
   HubVersions versions(faulty, run_.layout, run_.learner->public_key());
   HubRolloutSource source(faulty, run_.layout, expectations(), versions);
   std::size_t groups = 0, refused = 0;
   for (int i = 0; i < 200; ++i) {
-    const auto poll = source.poll(Version(0), kNobody);
+    const auto poll = source.poll(Version(0), Version(1), kNobody);
     if (!poll.ok()) continue;
     groups += poll->groups.size();
     refused += poll->refused.size();
+    for (const RefusedGroup& group : poll->refused) ADD_FAILURE() << group.reason;
   }
   EXPECT_EQ(groups, 20u);
   EXPECT_EQ(refused, 0u);
