@@ -83,6 +83,14 @@ Status ClaimLedger::check_epoch(std::uint64_t epoch) {
     }
     // Old epochs are removed.
     FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t lowest, lowest_epoch());
+    // The lowest one may be half removed; then the next one is long over.
+    if (lowest == *open_ && *open_ + 1 < epoch) {
+      FLOTILLA_ASSIGN_OR_RETURN(const auto next, free_block(*open_ + 1, 0));
+      if (!next) {
+        ++*open_;
+        continue;
+      }
+    }
     if (lowest <= *open_) {
       return invalid_argument(
           fmt::format("epoch {} was begun while block {} of epoch {} was free", epoch, *free, *open_));

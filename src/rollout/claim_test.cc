@@ -197,6 +197,19 @@ TEST_F(ClaimsTest, NobodyChoosesAnEpoch) {
   EXPECT_EQ(why_not(me, {7, order_.first_block(7, me), 0}), "");
 }
 
+TEST_F(ClaimsTest, AnEpochThatIsHalfRemovedStandsInNobodysWay) {
+  const WorkerId me = worker_id(key_->public_key());
+  fill(4);
+  fill(5);
+  claim({6, order_.first_block(6, me), 0}, *key_);
+  for (std::uint64_t block = 0; block < 5; ++block) {
+    ASSERT_TRUE(hub_->remove(claim_key(kLayout, {4, block, 0})).ok());
+  }
+  EXPECT_EQ(why_not(me, {6, order_.first_block(6, me), 0}), "");
+  ASSERT_TRUE(hub_->remove(claim_key(kLayout, {5, 3, 0})).ok());
+  EXPECT_NE(why_not(me, {6, order_.first_block(6, me), 0}).find("was begun while"), std::string::npos);
+}
+
 TEST_F(ClaimsTest, ALedgerAsksAboutOnceABlock) {
   const WorkerId me = worker_id(key_->public_key());
   const std::uint64_t mine = order_.first_block(0, me);

@@ -13,7 +13,8 @@
 namespace flotilla {
 namespace {
 
-constexpr std::chrono::seconds kClaimTime = std::chrono::hours(1);
+constexpr std::chrono::seconds kClaimTime = std::chrono::hours(24);  // since the last claim of an epoch
+constexpr std::ptrdiff_t kEpochsKept = 3;
 constexpr std::string_view kManifest = "manifest.json", kAnchor = "anchor";
 
 // The number that a key has next, up to a '/', which goes with it.
@@ -177,14 +178,14 @@ class Planner {
     }
   }
 
+  // Whole epochs from the lowest on: together the claims of an epoch say that it is over.
   void remove_claims() {
-    if (claims_.empty()) return;
-    for (auto it = claims_.begin(); it != std::prev(claims_.end()); ++it) {
-      for (const ObjectInfo* claim : it->second) {
-        if (!older_than(*claim, kClaimTime)) continue;
-        ++plan_.claims;
-        remove(claim);
-      }
+    auto epoch = claims_.begin();
+    for (std::ptrdiff_t left = std::ssize(claims_); left > kEpochsKept; --left, ++epoch) {
+      const auto& claims = epoch->second;
+      if (!std::ranges::all_of(claims, [&](const ObjectInfo* claim) { return older_than(*claim, kClaimTime); })) return;
+      plan_.claims += claims.size();
+      for (const ObjectInfo* claim : claims) remove(claim);
     }
   }
 

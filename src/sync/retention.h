@@ -60,8 +60,8 @@ struct RetentionPlan {
 
 // Kept are, each with its bases down to an anchor: the versions since the last anchor but one; the first; those whose
 // groups may be trained on; those under a lease; those of groups that stay. All above head stays: it may be on its way.
-// Groups go when they are too old to be trained on and their time is over, claims with epochs below the newest when an
-// hour old. An object whose age is not known is young.
+// Groups go when they are too old to be trained on and their time is over; claims of epochs before the last three, a day
+// after the last one of their epoch, lowest epochs first. An object whose age is not known is young.
 //
 // unavailable when the listing lacks what head names, as an empty one does: nothing may be concluded from it. Errors of
 // `links` are returned.

@@ -166,17 +166,21 @@ TEST(Retention, WhatIsOfUnknownAgeIsYoung) {
   EXPECT_EQ(shelf.plan()->groups, 0u);
 }
 
-TEST(Retention, ClaimsOfEarlierEpochsGoAfterAnHour) {
+TEST(Retention, EpochsOfClaimsGoWholeADayAfterTheirLast) {
   Shelf shelf = shelf_of(0);
+  shelf.put("owner/run/claims/8/a");
   shelf.put("owner/run/claims/9/a");
-  shelf.now += minutes(30);
-  shelf.put("owner/run/claims/9/b");
-  shelf.put("owner/run/claims/10/a");
-  EXPECT_THAT(shelf.plan()->remove, IsEmpty());
-  shelf.now += minutes(30);
-  EXPECT_EQ(shelf.plan()->remove.at(0).key, "owner/run/claims/9/a");
-  shelf.now += hours(100);
-  EXPECT_EQ(shelf.plan()->claims, 2u) << "the newest epoch stays";
+  shelf.now += hours(23);
+  shelf.put("owner/run/claims/8/b");
+  for (const char* last : {"10/a", "11/a", "12/a"}) shelf.put(std::string("owner/run/claims/") + last);
+  shelf.now += hours(23);
+  EXPECT_THAT(shelf.plan()->remove, IsEmpty()) << "not one claim of an epoch, and no epoch before a lower one";
+  shelf.now += hours(1);
+  std::vector<std::string> removed;
+  for (const ObjectInfo& object : shelf.plan()->remove) removed.push_back(object.key);
+  EXPECT_THAT(removed, ::testing::ElementsAre("owner/run/claims/8/a", "owner/run/claims/8/b", "owner/run/claims/9/a"));
+  shelf.now += hours(1000);
+  EXPECT_EQ(shelf.plan()->claims, 3u) << "the last three epochs stay";
 }
 
 TEST(Retention, WhatALearnerLeftBelowHeadGoesAndAboveItStays) {
