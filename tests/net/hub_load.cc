@@ -30,6 +30,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -166,7 +167,7 @@ class Connection {
     if (error) co_return fail("write", error);
     Answer answer;
     http::response_parser<http::buffer_body> parser;
-    parser.body_limit(boost::none);
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());
     parser.eager(true);
     static std::array<char, 65536> piece;  // nobody looks at it but for small answers
     while (!parser.is_done()) {
