@@ -83,10 +83,10 @@ void VersionWatch::watch(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     hold_what_is_loaded();
     const auto head = look(stop, std::exchange(time, {}));
-    if (head.status().code() == StatusCode::kCancelled) continue;
+    std::unique_lock lock(mutex_);
+    if (head.status().code() == StatusCode::kCancelled && loaded_) continue;
     if (!head.ok()) return;
     time = kLookTime;
-    std::unique_lock lock(mutex_);
     head_ = *head;
     if (!options_.fetch || head->version == newest_) continue;
     // Nobody may change what is held while the new version is made out of it.
