@@ -80,7 +80,7 @@ Status check_request_access(const HubToken& token, const S3Request& request) {
   return permission_denied("not allowed");
 }
 
-std::variant<Admitted, Refusal> Admission::admit(SigV4Request request, std::string_view target) {
+std::variant<Admitted, Refusal> HubAdmission::admit(SigV4Request request, std::string_view target) {
   const auto refuse = [](int status, const char* code, std::string message, std::string token = {}) {
     return Refusal{{status, code, std::move(message)}, std::move(token)};
   };
@@ -132,13 +132,13 @@ std::variant<Admitted, Refusal> Admission::admit(SigV4Request request, std::stri
   return Admitted{std::move(wanted), *std::move(token), *std::move(secret), *std::move(claim)};
 }
 
-bool Admission::is_replay(const SigV4Claim& claim) {
+bool HubAdmission::is_replay(const SigV4Claim& claim) {
   if (claim.expires || now() - claim.scope.time <= kRepetitionTime) return false;
   const std::lock_guard lock(mutex_);
   return effects_.contains(claim.signature);
 }
 
-void Admission::took_effect(const Admitted& admitted) {
+void HubAdmission::took_effect(const Admitted& admitted) {
   // A URL that was signed in advance may be used until it expires.
   if (!repeats(admitted) || admitted.claim.expires) return;
   const auto now = this->now();

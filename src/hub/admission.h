@@ -27,9 +27,9 @@ struct Refusal {
 
 // Decides who asks, and whether they may: signature, clock, replays, rate, what is asked for, access, size. Nothing of
 // the objects is looked at. Thread safe.
-class Admission {
+class HubAdmission {
  public:
-  Admission(TokenStore& tokens, const Clock& clock) : tokens_(tokens), clock_(clock) {}
+  HubAdmission(TokenStore& tokens, const Clock& clock) : tokens_(tokens), clock_(clock) {}
 
   // `request` has headers in lower case; its path and query are made of the target.
   std::variant<Admitted, Refusal> admit(SigV4Request request, std::string_view target);

@@ -70,7 +70,7 @@ class HubService {
 
   HubMetrics& metrics_;
   const Clock& clock_;
-  Admission admission_;
+  HubAdmission admission_;
   ObjectService objects_;
   KeyWatch watch_;
   QuietLog log_;
