@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <ctime>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -95,6 +96,7 @@ std::string head_text(const HubAnswer& answer, bool keep_alive) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(answer.status));
   std::string head = fmt::format("HTTP/1.1 {} {}\r\n", answer.status, std::string_view(reason.data(), reason.size()));
   for (const auto& [name, value] : answer.headers) head += fmt::format("{}: {}\r\n", name, value);
+  head += fmt::format("date: {}\r\n", http_time(std::time(nullptr)));  // clients with a wrong clock go by it
   if (answer.status != 204 && answer.status != 304) {
     head += fmt::format("content-length: {}\r\n", answer.file ? answer.section.count : answer.body.size());
   }
