@@ -261,7 +261,7 @@ TEST_F(HubRolloutSourceTest, InARunWithClaimsAGroupIsOfABlockThatItsWorkerHasCla
   HubRolloutSource source = this->source();
   const auto taken = [&] {
     std::set<GroupId> ids;
-    const RolloutPoll poll = source.poll(Version(0), kNobody).value();
+    const RolloutPoll poll = source.poll(Version(0), Version(1), kNobody).value();
     for (const ReceivedGroup& received : poll.groups) ids.insert(received.group.identity.group);
     return ids;
   };

@@ -78,7 +78,7 @@ class LinkedStore final : public ObjectStore {
 class RandomGroups final : public RolloutSource {
  public:
   RandomGroups(const ModelDescription& description, int batch) : description_(description), batch_(batch) {}
-  Result<RolloutPoll> poll(Version oldest, const std::function<bool(const GroupId&)>&) override {
+  Result<RolloutPoll> poll(Version oldest, Version, const std::function<bool(const GroupId&)>&) override {
     RolloutPoll poll;
     for (int i = 0; i < batch_; ++i) {
       Group group = random_group(counter_, description_.vocabulary);
