@@ -177,7 +177,8 @@ TEST(Retention, EpochsOfClaimsGoWholeADayAfterTheirLast) {
   EXPECT_THAT(shelf.plan()->remove, IsEmpty()) << "not one claim of an epoch, and no epoch before a lower one";
   shelf.now += hours(1);
   std::vector<std::string> removed;
-  for (const ObjectInfo& object : shelf.plan()->remove) removed.push_back(object.key);
+  const RetentionPlan plan = shelf.plan().value();
+  for (const ObjectInfo& object : plan.remove) removed.push_back(object.key);
   EXPECT_THAT(removed, ::testing::ElementsAre("owner/run/claims/8/a", "owner/run/claims/8/b", "owner/run/claims/9/a"));
   shelf.now += hours(1000);
   EXPECT_EQ(shelf.plan()->claims, 3u) << "the last three epochs stay";

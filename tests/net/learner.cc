@@ -145,8 +145,11 @@ class StandIn {
 
   // How many groups were new.
   Result<std::size_t> take() {
-    FLOTILLA_ASSIGN_OR_RETURN(const RolloutPoll poll,
-                              persist([&] { return source_.poll(Version(0), [](const GroupId&) { return false; }); }));
+    const std::optional<Head> head = publisher_.head();
+    if (!head) return 0;
+    FLOTILLA_ASSIGN_OR_RETURN(const RolloutPoll poll, persist([&] {
+                                return source_.poll(Version(0), head->version, [](const GroupId&) { return false; });
+                              }));
     for (const ReceivedGroup& group : poll.groups) {
       print({{"group", group.group.identity.group.value()}, {"worker", group.group.identity.worker.value()}});
     }
