@@ -176,7 +176,7 @@ TEST_F(HubRolloutSourceTest, RefusesAnObjectThatIsTooLargeWithoutFetchingIt) {
 
 TEST_F(HubRolloutSourceTest, WhileTheHubIsCrowdedTheFleetIsAskedForNothing) {
   bool crowded = true;
-  HubSnapshotSink sink(std::move(run_.publisher), versions_, [&] { return crowded; });
+  HubSnapshotSink sink(std::move(run_.publisher), versions_, [] {}, [&] { return crowded; });
   const auto wanted = [&] {
     return head_from_json(as_text(run_.store->get(run_.layout.head())->bytes), run_.learner->public_key())->wanted;
   };
