@@ -86,7 +86,7 @@ def record(arguments) -> int:
             if checkpoint.progress["published_steps"] != version:
                 continue
             write_version(checkpoint, "grid", checkpoint.matrices(), out / f"{version:05}.npz", grid_of=checkpoint)
-            if version in arguments.whole:
+            if version == 0 or version in arguments.whole:
                 write_whole(checkpoint, out / f"whole-{version:05}.npz")
             print(f"version {version}", flush=True)
             if checkpoint.progress["finished"] or version >= arguments.last:
