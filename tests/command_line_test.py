@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -70,6 +71,19 @@ class CommandLine(unittest.TestCase):
         for command in ("eval", "chat", "serve"):
             for text in ("", "a@b", "a@2"):
                 self.fails(USAGE, "version number|neither a model file", command, text)
+
+    def test_a_mistyped_hub_folder_gets_no_tokens(self):
+        for command in (("token", "list", "none"), ("token", "add", "none", "ada/demo"), ("owner", "none", "ada")):
+            self.fails(FAILURE, "hub folder 'none' does not exist", "hub", *command)
+
+    def test_limits_of_an_owner_stay_until_they_are_named(self):
+        with tempfile.TemporaryDirectory() as hub:
+            for arguments, said in ((("--quota-gib", "5"), "at most 5 GiB; nothing is removed"),
+                                    (("--keep-days", "3"), "at most 5 GiB; groups, events and claims go after 3 days"),
+                                    ((), "at most 5 GiB; groups, events and claims go after 3 days"),
+                                    (("--quota-gib", "0"), "no quota; groups, events and claims go after 3 days")):
+                self.assertEqual(flotilla("hub", "owner", hub, "ada", *arguments).stdout, f"ada: {said}\n")
+            shutil.rmtree(hub + ".state")
 
     @unittest.skipUnless((BIN / "flotilla-learner").exists(), "built without the learner")
     def test_the_learner_speaks_as_the_program_that_was_started(self):

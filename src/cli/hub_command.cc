@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -104,6 +105,15 @@ struct TokenOptions {
   double rate = 100;
 };
 
+// A folder that is mistyped would get a state folder of its own.
+Result<std::unique_ptr<TokenStore>> open_tokens(const HubOptions& options) {
+  std::error_code error;
+  if (options.state.empty() && !fs::is_directory(options.folder, error)) {
+    return not_found(fmt::format("hub folder '{}' does not exist; hub serve --create makes it", options.folder));
+  }
+  return TokenStore::open(options.state_folder());
+}
+
 constexpr int kMibShift = 20;
 constexpr int kGibShift = 30;
 
@@ -111,7 +121,7 @@ Status add_token(const TokenOptions& options) {
   HubGrant grant = options.grant;
   FLOTILLA_ASSIGN_OR_RETURN(grant.role, parse_hub_role(options.role));
   FLOTILLA_RETURN_IF_ERROR(check_grant(grant));
-  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, TokenStore::open(options.hub.state_folder()));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, open_tokens(options.hub));
   const TokenLimits limits{.object_bytes_max = options.object_mib << kMibShift,
                            .requests_per_s = options.rate,
                            .written_bytes_max = options.written_mib << kMibShift};
@@ -121,7 +131,7 @@ Status add_token(const TokenOptions& options) {
 }
 
 Status list_tokens(const TokenOptions& options) {
-  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, TokenStore::open(options.hub.state_folder()));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, open_tokens(options.hub));
   FLOTILLA_ASSIGN_OR_RETURN(const auto all, tokens->list());
   fmt::print("{:<20}  {:<8}  {:<24}  {:<32}  {:<20}  {:>12}\n", "token", "role", "scope", "worker", "created",
              "written MiB");
@@ -135,7 +145,7 @@ Status list_tokens(const TokenOptions& options) {
 }
 
 Status revoke_token(const TokenOptions& options) {
-  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, TokenStore::open(options.hub.state_folder()));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, open_tokens(options.hub));
   FLOTILLA_RETURN_IF_ERROR(tokens->revoke(options.id));
   fmt::print("token {} is revoked: its next request is refused\n", options.id);
   return ok_status();
@@ -144,18 +154,20 @@ Status revoke_token(const TokenOptions& options) {
 struct OwnerOptions {
   HubOptions hub;
   std::string owner;
-  std::uint64_t quota_gib = 0;
-  int keep_days = 0;
+  std::optional<std::uint64_t> quota_gib;
+  std::optional<int> keep_days;
 };
 
 Status limit_owner(const OwnerOptions& options) {
-  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, TokenStore::open(options.hub.state_folder()));
-  FLOTILLA_RETURN_IF_ERROR(
-      tokens->set_owner(options.owner, {.bytes_max = options.quota_gib << kGibShift, .keep_days = options.keep_days}));
+  FLOTILLA_ASSIGN_OR_RETURN(const auto tokens, open_tokens(options.hub));
+  FLOTILLA_ASSIGN_OR_RETURN(OwnerLimits limits, tokens->owner(options.owner));
+  if (options.quota_gib) limits.bytes_max = *options.quota_gib << kGibShift;
+  if (options.keep_days) limits.keep_days = *options.keep_days;
+  if (options.quota_gib || options.keep_days) FLOTILLA_RETURN_IF_ERROR(tokens->set_owner(options.owner, limits));
   fmt::print("{}: {}; {}\n", options.owner,
-             options.quota_gib > 0 ? fmt::format("at most {} GiB", options.quota_gib) : "no quota",
-             options.keep_days > 0 ? fmt::format("groups, events and claims go after {} days", options.keep_days)
-                                   : "nothing is removed");
+             limits.bytes_max > 0 ? fmt::format("at most {} GiB", limits.bytes_max >> kGibShift) : "no quota",
+             limits.keep_days > 0 ? fmt::format("groups, events and claims go after {} days", limits.keep_days)
+                                  : "nothing is removed");
   return ok_status();
 }
 
@@ -262,15 +274,13 @@ void add_hub_command(CLI::App& app, Action& action) {
   add_serve(hub, action);
   add_token_commands(hub, action);
 
-  CLI::App* owner = hub->add_subcommand("owner", "Limit what an owner's runs keep");
+  CLI::App* owner = hub->add_subcommand("owner", "Limit what an owner's runs keep; without a limit, say what they are");
   auto options = std::make_shared<OwnerOptions>();
   add_hub_options(owner, options->hub);
   owner->add_option("OWNER", options->owner, "The first part of OWNER/RUN")->required();
   owner->add_option("--quota-gib", options->quota_gib, "GiB that all its runs may keep; 0: no limit")
-      ->capture_default_str()
       ->check(CLI::Range(0, 1 << 30));
   owner->add_option("--keep-days", options->keep_days, "Days after which groups, events and claims go; 0: never")
-      ->capture_default_str()
       ->check(CLI::Range(0, 36500));
   owner->footer("Example:\n  flotilla hub owner /srv/hub ada --quota-gib 200 --keep-days 14");
   owner->callback([&action, options] { action = [options] { return limit_owner(*options); }; });

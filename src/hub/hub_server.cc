@@ -47,8 +47,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kHeaderBytesMax = 16 << 10;
 constexpr std::size_t kHeadersMax = 100;
-constexpr std::size_t kPieceBytes = 256 << 10;
-constexpr std::chrono::seconds kLook{1};  // between two looks at a client that waits, and at its time
+constexpr std::size_t kPieceBytes = 64 << 10;  // each connection holds one while an object is on its way
+constexpr std::chrono::seconds kLook{1};       // between two looks at a client that waits, and at its time
 constexpr std::chrono::milliseconds kAcceptPause{200};
 // What is read and dropped after an answer that came before its request's end.
 constexpr std::size_t kDrainedBytesMax = 64 << 20;
@@ -425,6 +425,7 @@ class BeastHubServer final : public HubServer {
     if (SSL_CTX_set_min_proto_version(shared_.tls.native_handle(), TLS1_3_VERSION) != 1) {
       return internal_error("OpenSSL has no TLS 1.3");
     }
+    SSL_CTX_set_mode(shared_.tls.native_handle(), SSL_MODE_RELEASE_BUFFERS);  // 34 KiB of each connection that waits
     shared_.tls.use_certificate_chain_file(files.certificate.string(), error);
     if (error) return invalid_argument(fmt::format("certificate {}: {}", files.certificate.string(), error.message()));
     shared_.tls.use_private_key_file(files.key.string(), ssl::context::pem, error);

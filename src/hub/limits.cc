@@ -41,8 +41,8 @@ Status Ledger::hold(const std::string& name, std::uint64_t bytes, std::uint64_t 
   const std::lock_guard lock(mutex_);
   Account& account = accounts_[name];
   if (limit > 0 && account.used + account.held + bytes > limit) {
-    return resource_exhausted(fmt::format("{} has {} of {} bytes in use, {} on their way, and {} more are asked for",
-                                          name, account.used, limit, account.held, bytes));
+    return resource_exhausted(fmt::format("{} has room for {} more bytes and {} are asked for", name,
+                                          limit - std::min(limit, account.used + account.held), bytes));
   }
   account.held += bytes;
   return ok_status();

@@ -10,8 +10,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -291,7 +293,14 @@ Result<std::unique_ptr<TokenStore>> TokenStore::open(const fs::path& folder) {
     if (sqlite3_exec(opened, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK) return ok_status();
     return failed(opened, (folder / "hub.db").string());
   };
-  FLOTILLA_RETURN_IF_ERROR(run("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"));
+  // SQLite does not wait for others who change the journal's mode at the same time.
+  const auto last = std::chrono::steady_clock::now() + std::chrono::milliseconds(kBusyMilliseconds);
+  Status journal = run("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
+  while (sqlite3_errcode(opened) == SQLITE_BUSY && std::chrono::steady_clock::now() < last) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    journal = run("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
+  }
+  FLOTILLA_RETURN_IF_ERROR(journal);
   {
     Statement version(opened, "PRAGMA user_version");
     FLOTILLA_RETURN_IF_ERROR(version.step().status());
