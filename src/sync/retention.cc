@@ -14,7 +14,7 @@ namespace flotilla {
 namespace {
 
 constexpr std::chrono::seconds kClaimTime = std::chrono::hours(24);  // since the last claim of an epoch
-constexpr std::ptrdiff_t kEpochsKept = 3;
+constexpr std::uint64_t kEpochsKept = 3;
 constexpr std::string_view kManifest = "manifest.json", kAnchor = "anchor";
 
 // The number that a key has next, up to a '/', which goes with it.
@@ -178,12 +178,17 @@ class Planner {
     }
   }
 
-  // Whole epochs from the lowest on: together the claims of an epoch say that it is over.
+  // Whole epochs from the lowest of a row on: together the claims of an epoch say that it is over. The last three of a
+  // row stay, whatever somebody has claimed far above; what stands alone below stays too, and holds up nothing.
   void remove_claims() {
-    auto epoch = claims_.begin();
-    for (std::ptrdiff_t left = std::ssize(claims_); left > kEpochsKept; --left, ++epoch) {
-      const auto& claims = epoch->second;
-      if (!std::ranges::all_of(claims, [&](const ObjectInfo* claim) { return older_than(*claim, kClaimTime); })) return;
+    bool all = false;  // of the row so far
+    std::optional<std::uint64_t> before;
+    for (const auto& [epoch, claims] : claims_) {
+      if (!before || *before + 1 != epoch) all = true;
+      before = epoch;
+      for (std::uint64_t next = 1; next <= kEpochsKept; ++next) all = all && claims_.contains(epoch + next);
+      all = all && std::ranges::all_of(claims, [&](const auto* claim) { return older_than(*claim, kClaimTime); });
+      if (!all) continue;
       plan_.claims += claims.size();
       for (const ObjectInfo* claim : claims) remove(claim);
     }

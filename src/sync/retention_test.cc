@@ -184,6 +184,20 @@ TEST(Retention, EpochsOfClaimsGoWholeADayAfterTheirLast) {
   EXPECT_EQ(shelf.plan()->claims, 3u) << "the last three epochs stay";
 }
 
+TEST(Retention, FarClaimsRemoveNoEpochOfThePresent) {
+  Shelf shelf = shelf_of(0);
+  // Somebody claims a removed epoch and some that nobody has come to.
+  for (const int epoch : {2, 8, 9, 10, 11, 500, 700, 701, 702}) {
+    shelf.put(fmt::format("owner/run/claims/{}/a", epoch));
+  }
+  shelf.put("owner/run/claims/18446744073709551615/a");
+  shelf.now += hours(1000);
+  std::vector<std::string> removed;
+  const RetentionPlan plan = shelf.plan().value();
+  for (const ObjectInfo& object : plan.remove) removed.push_back(object.key);
+  EXPECT_THAT(removed, ElementsAre("owner/run/claims/8/a"));
+}
+
 TEST(Retention, WhatALearnerLeftBelowHeadGoesAndAboveItStays) {
   Shelf shelf = shelf_of(17);
   shelf.publish(18, 17, false, false);  // died before the manifest
