@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from hub_test import GROUP, MIB, WORKER, Hub, clock_off, code_of
+from hub_test import GROUP, MIB, WORKER, Hub, clock_off
 
 ATTACKER = "127.0.0.2"  # the hub counts connections by address
 SECONDS = 8
@@ -58,8 +58,11 @@ class Attacker:
         held = []
         while time.time() < self.until:
             for _ in range(count - len(held)):
-                held.append(self.connect())
-                held[-1].sendall(start)
+                try:
+                    held.append(self.connect())
+                    held[-1].sendall(start)
+                except OSError:  # closed at once: there are too many of us
+                    break
             for connection in list(held):
                 try:
                     connection.sendall(drip)
