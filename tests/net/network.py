@@ -19,7 +19,8 @@ def enter_namespaces() -> None:
                        "ip -n home link set lo up", shell=True, check=True)
         return
     command = ["unshare", "--net", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
-    try_it = "test -w /dev/net/tun && mount -t tmpfs none /run && tc qdisc add dev lo root tbf rate 1mbit burst 16kb latency 1s"
+    try_it = ("test -w /dev/net/tun && mount -t tmpfs none /run && mkdir -p /run/netns && ip netns add home && "
+              "tc qdisc add dev lo root tbf rate 1mbit burst 16kb latency 1s")
     if not shutil.which("ip") or subprocess.run([*command, "sh", "-c", try_it], capture_output=True).returncode:
         print("skipped: no right to make network namespaces, or no /dev/net/tun")
         sys.exit(77)
