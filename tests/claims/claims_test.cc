@@ -48,9 +48,9 @@ TEST_F(ClaimsOverHubTest, WorkersWithTokensDoEachTaskOnceAnEpoch) {
   };
   std::stop_source stop;
   std::map<int, Worker> workers;
-  for (int i = 0; i < 3; ++i) {
-    Worker& worker = workers[i];
-    worker.store = store_of(*worker.key);
+  // A token is in the environment until its store is open, and that is changed only while there is no other thread.
+  for (int i = 0; i < 3; ++i) workers[i].store = store_of(*workers[i].key);
+  for (auto& [number, worker] : workers) {
     WorkerOptions options;
     options.layout = run_.layout;
     options.key = worker.key;
