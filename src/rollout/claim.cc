@@ -16,7 +16,6 @@ namespace {
 
 constexpr const char* kKind = "claim";
 constexpr int kClaimFormat = 1;
-constexpr std::size_t kClaimBytesMax = 1024;
 
 std::uint64_t first_number(Sha256& hash) {
   const Sha256Digest digest = hash.finish();

@@ -41,6 +41,9 @@ TaskOrder task_order(const RunSpec& spec, std::uint64_t tasks);
 // The training task that the run assigns to this worker's counter: of its order with claims, else assigned_task().
 std::uint64_t run_task(const RunSpec& spec, const WorkerId& worker, std::uint64_t counter, std::uint64_t tasks);
 
+inline constexpr std::size_t kClaimBytesMax = 1024;
+inline constexpr std::uint64_t kLeasesMax = 64;  // of a block; those beyond count for nobody
+
 // One lease of a block: from 0, the next one when the one before has run out.
 struct ClaimId {
   std::uint64_t epoch = 0;

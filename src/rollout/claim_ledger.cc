@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include "rollout/epoch_scan.h"
+#include "sync/store_access.h"
 
 namespace flotilla {
 namespace {
 
-constexpr std::uint64_t kLeasesMax = 64;    // of a block that are looked at
-constexpr std::size_t kLowestKeys = 100;    // among which the lowest epoch is looked for
 constexpr std::size_t kBlocksMax = 65'536;  // remembered
-constexpr int kEpochsAtOnce = 64;           // looked at in one call
+constexpr int kWholeEpochs = 2;             // that say that the next one has been begun
 
 }  // namespace
 
@@ -33,10 +32,10 @@ Result<std::optional<std::uint64_t>> ClaimLedger::lease_of(const ClaimId& first,
   for (std::uint64_t lease = 0; lease < kLeasesMax; ++lease) {
     if (lease == block.holders.size()) {
       const ClaimId id{first.epoch, first.block, lease};
-      const auto object = store_.get(claim_key(layout_, id));
-      if (object.status().code() == StatusCode::kNotFound) break;
-      FLOTILLA_RETURN_IF_ERROR(object.status());
-      auto holder = claim_holder(as_text(object->bytes), layout_.prefix, id);
+      const auto bytes = read_small(store_, claim_key(layout_, id), kClaimBytesMax);
+      if (bytes.status().code() == StatusCode::kNotFound) break;
+      if (!bytes.ok() && bytes.status().code() != StatusCode::kDataLoss) return bytes.status();
+      auto holder = bytes.ok() ? claim_holder(as_text(*bytes), layout_.prefix, id) : Result<WorkerId>(bytes.status());
       block.holders.push_back(holder.ok() ? std::optional(*std::move(holder)) : std::nullopt);
     }
     if (block.holders[lease] == worker) return std::optional(lease);
@@ -62,41 +61,33 @@ Status ClaimLedger::check_place(const ClaimId& id, const WorkerId& worker) {
                                       id.block, id.epoch, *free));
 }
 
-Result<std::uint64_t> ClaimLedger::lowest_epoch() {
-  FLOTILLA_ASSIGN_OR_RETURN(const ListPage page, store_.list(layout_.claims(), {}, kLowestKeys));
-  for (const ObjectInfo& object : page.objects) {
-    if (const auto name = read_claim_key(layout_, object.key)) return name->id.epoch;
-  }
-  return unavailable("the claims are gone");
-}
-
+// The epochs that end before this one are claimed as a whole, down to one that is known to have been begun: two of them
+// are enough, as the lower ones may have been removed. An epoch goes when the next three have been begun, so where one
+// of the two is gone, those from this one on make up for it. No name on the hub says which epoch is the lowest one: any
+// worker may write a claim of a removed one.
 Status ClaimLedger::check_epoch(std::uint64_t epoch) {
-  if (!open_) {
-    FLOTILLA_ASSIGN_OR_RETURN(open_, lowest_epoch());
+  int whole = 0;
+  std::uint64_t first = epoch;  // of those that are whole
+  std::optional<std::uint64_t> free;
+  while (whole < kWholeEpochs && first > 0 && !open_.contains(first)) {
+    FLOTILLA_ASSIGN_OR_RETURN(free, free_block(first - 1, 0));
+    if (free) break;
+    --first;
+    ++whole;
   }
-  for (int looked = 0; *open_ < epoch; ++looked) {
-    if (looked == kEpochsAtOnce) return unavailable(fmt::format("epoch {} is far ahead", epoch));
-    FLOTILLA_ASSIGN_OR_RETURN(const auto free, free_block(*open_, 0));
-    if (!free) {
-      ++*open_;
-      continue;
-    }
-    // Old epochs are removed.
-    FLOTILLA_ASSIGN_OR_RETURN(const std::uint64_t lowest, lowest_epoch());
-    // The lowest one may be half removed; then the next one is long over.
-    if (lowest == *open_ && *open_ + 1 < epoch) {
-      FLOTILLA_ASSIGN_OR_RETURN(const auto next, free_block(*open_ + 1, 0));
-      if (!next) {
-        ++*open_;
-        continue;
+  if (free) {
+    for (std::uint64_t next = epoch; whole < kWholeEpochs; ++next) {
+      FLOTILLA_ASSIGN_OR_RETURN(const auto above, free_block(next, 0));
+      if (!above) {
+        ++whole;
+      } else if (next > epoch || whole > 0) {  // else: this one may be half removed itself
+        return invalid_argument(
+            fmt::format("epoch {} was begun while block {} of epoch {} was free", epoch, *free, first - 1));
       }
     }
-    if (lowest <= *open_) {
-      return invalid_argument(
-          fmt::format("epoch {} was begun while block {} of epoch {} was free", epoch, *free, *open_));
-    }
-    open_ = lowest;
   }
+  while (open_.size() >= kBlocksMax) open_.erase(open_.begin());
+  open_.insert(epoch);
   return ok_status();
 }
 
