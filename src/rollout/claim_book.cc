@@ -200,8 +200,7 @@ std::optional<ClaimCall> ClaimBook::plan(std::int64_t wanted, Time now) {
     }
     if (block.open() != 0 && (!block.checked || now - *block.checked >= options_.lease / 2)) {
       purpose_ = Purpose::kOwn;
-      return ClaimCall{.kind = Kind::kExists,
-                       .key = claim_key(options_.layout, {block.id.epoch, block.id.block, block.id.lease + 1})};
+      return ClaimCall{.kind = Kind::kGet, .key = claim_key(options_.layout, lease_after(block))};
     }
   }
   purpose_ = Purpose::kSearch;
@@ -233,9 +232,13 @@ void ClaimBook::answer(const ClaimAnswer& answer, Time now) {
       block.all &= ~bit;
     }
     block.made.erase(block.made.begin());
-  } else if (answer.code == StatusCode::kOk) {
+  } else if (answer.code != StatusCode::kOk) {
+    block.checked = now;
+  } else if (options_.read(lease_after(block), answer.bytes)) {
     block.lost = true;
     block.all = block.done | block.out;
+  } else if (lease_after(block).lease + 1 < kLeasesMax) {
+    ++block.junk;
   } else {
     block.checked = now;
   }
@@ -270,6 +273,15 @@ void ClaimBook::scanned() {
   if (look_back_after_ < floor) look_back_after_ = floor;
 }
 
+ClaimId ClaimBook::lease_after(const Block& block) {
+  return {block.id.epoch, block.id.block, block.id.lease + 1 + block.junk};
+}
+
+ClaimId ClaimBook::held_lease() const {
+  const Watch& watch = watches_[watch_];
+  return {watch.id.epoch, watch.id.block, watch.lease};
+}
+
 ClaimId ClaimBook::next_lease() const {
   const ClaimId& id = watches_[watch_].id;
   return {id.epoch, id.block, id.lease + 1};
@@ -278,14 +290,14 @@ ClaimId ClaimBook::next_lease() const {
 ClaimCall ClaimBook::search_call() const {
   const HubLayout& layout = options_.layout;
   switch (*step_) {
-    case Step::kLowest: return {.kind = Kind::kList, .key = layout.claims(), .limit = kLowestKeys};
+    case Step::kLowest:  // strangers' names that sort before the first epoch fill no page
+      return {.kind = Kind::kList, .key = layout.claims(), .after = layout.claims(0), .limit = kLowestKeys};
     case Step::kScan:
       return {.kind = Kind::kList, .key = scan_->prefix(), .after = scan_->after(), .limit = scan_->limit()};
     case Step::kLookBack: return {.kind = Kind::kList, .key = layout.claims(), .after = look_back_after_};
-    case Step::kHolder: return {.kind = Kind::kGet, .key = claim_key(layout, watches_[watch_].id)};
+    case Step::kHolder: return {.kind = Kind::kGet, .key = claim_key(layout, held_lease())};
     case Step::kStatus: return {.kind = Kind::kGet, .key = layout.worker_status(*watches_[watch_].holder)};
-    case Step::kIsDone:
-      return {.kind = Kind::kExists, .key = done_key(layout, watches_[watch_].id, *watches_[watch_].holder)};
+    case Step::kIsDone: return {.kind = Kind::kExists, .key = done_key(layout, held_lease(), *watches_[watch_].holder)};
     case Step::kTakeOver:
     case Step::kClaim: {
       const ClaimId id = *step_ == Step::kClaim ? candidate_ : next_lease();
@@ -321,11 +333,16 @@ void ClaimBook::search(const ClaimAnswer& answer, Time now) {
     case Step::kHolder: {
       Watch& watch = watches_[watch_];
       if (!ok) return drop_watch(now);  // removed with its epoch
-      watch.read = true;
-      watch.holder = options_.read(watch.id, answer.bytes);
+      watch.holder = options_.read(held_lease(), answer.bytes);
+      // What is no claim takes a block from nobody.
+      if (!watch.holder && watch.lease > 0) {
+        --watch.lease;
+      } else {
+        watch.read = true;
+      }
       return watch_from(watch_, now);
     }
-    case Step::kStatus: return judge(ok ? find_held_claim(answer.bytes, watches_[watch_].id) : std::nullopt, now);
+    case Step::kStatus: return judge(ok ? find_held_claim(answer.bytes, held_lease()) : std::nullopt, now);
     case Step::kIsDone:
       if (ok) return drop_watch(now);
       step_ = Step::kTakeOver;
@@ -377,11 +394,12 @@ void ClaimBook::look_back(const ListPage& page) {
     const auto same = [&](const auto& other) {
       return other.id.epoch == one.id.epoch && other.id.block == one.id.block;
     };
-    return one.done || std::ranges::any_of(blocks_, same) || std::ranges::any_of(watches_, same);
+    return one.done || one.id.lease + 1 >= kLeasesMax || std::ranges::any_of(blocks_, same) ||
+           std::ranges::any_of(watches_, same);
   });
   while (!seen.empty() && watches_.size() < kWatchesMax) {
     const auto chosen = seen.begin() + static_cast<std::ptrdiff_t>(random_.below(seen.size()));
-    watches_.push_back({.id = chosen->id});
+    watches_.push_back({.id = chosen->id, .lease = chosen->id.lease});
     seen.erase(chosen);
   }
 }

@@ -100,12 +100,14 @@ class ClaimBook {
     std::map<std::uint64_t, Version> made = {};
     bool lost = false;  // to another worker
     std::optional<Time> checked = {};
-    bool restored = false;  // what is in `made` may be on the hub
+    std::uint64_t junk = 0;  // next leases that nobody holds
+    bool restored = false;   // what is in `made` may be on the hub
 
     std::uint64_t open() const { return all & ~done & ~out; }
   };
-  struct Watch {  // of a claim of another worker, until it shows a sign of life
-    ClaimId id;
+  struct Watch {              // of a claim of another worker, until it shows a sign of life
+    ClaimId id;               // the last lease
+    std::uint64_t lease = 0;  // that the holder has: the last one that is a claim
     bool read = false;
     std::optional<WorkerId> holder = {};
     std::optional<Time> since = {};
@@ -129,6 +131,7 @@ class ClaimBook {
   std::optional<ClaimCall> plan(std::int64_t wanted, Time now);
   bool usable(const Block& block, Time now) const { return block.checked && now - *block.checked < options_.lease; }
   Block& block_of(std::uint64_t counter);
+  static ClaimId lease_after(const Block& block);
 
   ClaimCall search_call() const;
   void search(const ClaimAnswer& answer, Time now);
@@ -139,6 +142,7 @@ class ClaimBook {
   void judge(const std::optional<HeldClaim>& held, Time now);
   void drop_watch(Time now);
   void hold(const ClaimId& id, std::uint64_t done, Time now);
+  ClaimId held_lease() const;
   ClaimId next_lease() const;
 
   const Options options_;

@@ -5,9 +5,12 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "rollout/worker_counter.h"
+#include "sync/store_access.h"
 
 namespace flotilla {
 namespace {
+
+constexpr std::size_t kReadBytesMax = 65'536;  // of a claim, or of a worker's status
 
 ClaimBook::Options book_options(const ClaimKeeper::Options& options) {
   return {.layout = options.layout,
@@ -111,9 +114,10 @@ Result<ClaimAnswer> ClaimKeeper::perform(const ClaimCall& call, const std::stop_
         return ok_status();
       }
       case ClaimCall::Kind::kGet: {
-        const auto object = store_.get(call.key);
-        if (object.ok()) answer.bytes = as_text(object->bytes);
-        return object.status();
+        const auto bytes = read_small(store_, call.key, kReadBytesMax);
+        answer.bytes = bytes.ok() ? as_text(*bytes) : std::string();
+        // What is too long says nothing.
+        return bytes.status().code() == StatusCode::kDataLoss ? ok_status() : bytes.status();
       }
       case ClaimCall::Kind::kExists: return store_.head(call.key).status();
       case ClaimCall::Kind::kCreate: return store_.put_if_absent(call.key, as_bytes(call.bytes)).status();
@@ -147,7 +151,7 @@ void ClaimKeeper::work(const std::stop_token& stop) {
     lock.unlock();
     auto answer = perform(*call, stop);
     lock.lock();
-    if (answer.status().code() == StatusCode::kCancelled) return;
+    if (!answer.ok() && stop.stop_requested()) return;
     Status status = answer.status();
     if (status.ok()) {
       ++requests_;

@@ -4,11 +4,14 @@
 
 #include <set>
 
+#include "base/files.h"
 #include "rollout/claim_book.h"
+#include "rollout/claim_keeper.h"
 #include "rollout/claim_ledger.h"
 #include "rollout/epoch_scan.h"
 #include "rollout/worker_counter.h"
 #include "store/fault_store.h"
+#include "telemetry/event_sinks.h"
 
 namespace flotilla {
 namespace {
@@ -186,7 +189,7 @@ TEST_F(ClaimsTest, NobodyChoosesABlock) {
 
 TEST_F(ClaimsTest, NobodyChoosesAnEpoch) {
   const WorkerId me = worker_id(key_->public_key());
-  fill(4);  // the earlier ones were removed
+  for (const std::uint64_t epoch : {3, 4}) fill(epoch);  // the earlier ones were removed
   for (const std::uint64_t epoch : {5, 7}) claim({epoch, order_.first_block(epoch, me), 0}, *key_);
   EXPECT_EQ(why_not(me, {5, order_.first_block(5, me), 0}), "");
   EXPECT_NE(why_not(me, {7, order_.first_block(7, me), 0}).find("was begun while"), std::string::npos);
@@ -197,15 +200,66 @@ TEST_F(ClaimsTest, NobodyChoosesAnEpoch) {
   EXPECT_EQ(why_not(me, {7, order_.first_block(7, me), 0}), "");
 }
 
+TEST_F(ClaimsTest, AClaimOfARemovedEpochStandsInNobodysWay) {
+  const WorkerId me = worker_id(key_->public_key());
+  for (const char* junk : {"0000000000/0000000000.0000000000", "0000000001/0000000000.0000000000", "-/x"}) {
+    ASSERT_TRUE(hub_->put(kLayout.claims() + junk, {}).ok());
+  }
+  claim({0, order_.first_block(0, me), 0}, *key_);
+  for (const std::uint64_t epoch : {4, 5, 6}) {
+    claim({epoch, order_.first_block(epoch, me), 0}, *key_);
+  }
+  for (const std::uint64_t epoch : {4, 5}) {
+    for (std::uint64_t block = 0; block < 10; ++block) {
+      if (block != order_.first_block(epoch, me)) claim({epoch, block, 0}, *other_);
+    }
+  }
+  // The last three, in any order, each to a learner that has just begun.
+  for (const std::uint64_t epoch : {0, 4, 5, 6}) {
+    EXPECT_EQ(why_not(me, {epoch, order_.first_block(epoch, me), 0}), "") << epoch;
+  }
+  ClaimLedger ledger(*hub_, kLayout, order_);
+  for (const std::uint64_t epoch : {6, 5, 4}) {
+    EXPECT_TRUE(ledger.check(me, order_.counter(epoch, order_.first_block(epoch, me), 0)).ok()) << epoch;
+  }
+}
+
+TEST_F(ClaimsTest, AnEpochThatMayBeBegunDoesNotOpenThoseBelow) {
+  const WorkerId me = worker_id(key_->public_key());
+  for (const std::uint64_t epoch : {20, 21}) fill(epoch);
+  for (const std::uint64_t epoch : {15, 22}) claim({epoch, order_.first_block(epoch, me), 0}, *key_);
+  ClaimLedger ledger(*hub_, kLayout, order_);
+  const auto check = [&](std::uint64_t epoch) {
+    return ledger.check(me, order_.counter(epoch, order_.first_block(epoch, me), 0)).code();
+  };
+  EXPECT_EQ(check(22), StatusCode::kOk) << "two epochs as a whole are the price";
+  EXPECT_EQ(check(15), StatusCode::kInvalidArgument);
+}
+
+TEST_F(ClaimsTest, AClaimThatIsTooLongIsNobodys) {
+  const WorkerId me = worker_id(key_->public_key());
+  const ClaimId mine{0, order_.first_block(0, me), 0};
+  ASSERT_TRUE(hub_->put(claim_key(kLayout, mine), Bytes(1 << 20)).ok());
+  EXPECT_NE(why_not(me, mine).find("not claimed"), std::string::npos);
+  claim({0, mine.block, 1}, *key_);
+  EXPECT_EQ(why_not(me, mine), "");
+}
+
 TEST_F(ClaimsTest, AnEpochThatIsHalfRemovedStandsInNobodysWay) {
   const WorkerId me = worker_id(key_->public_key());
-  fill(4);
-  fill(5);
+  for (const std::uint64_t epoch : {3, 4, 5}) fill(epoch);
   claim({6, order_.first_block(6, me), 0}, *key_);
+  const WorkerId other = worker_id(other_->public_key());
   for (std::uint64_t block = 0; block < 5; ++block) {
-    ASSERT_TRUE(hub_->remove(claim_key(kLayout, {4, block, 0})).ok());
+    ASSERT_TRUE(hub_->remove(claim_key(kLayout, {3, block, 0})).ok());
   }
   EXPECT_EQ(why_not(me, {6, order_.first_block(6, me), 0}), "");
+  for (const std::uint64_t epoch : {4, 5}) {
+    EXPECT_EQ(why_not(other, {epoch, order_.first_block(epoch, other), 0}), "") << epoch;
+  }
+  const ClaimId again{3, scan(3, order_.first_block(3, me), 1000).value(), 0};
+  claim(again, *key_);
+  EXPECT_EQ(why_not(me, again), "") << "a newcomer begins at what is left";
   ASSERT_TRUE(hub_->remove(claim_key(kLayout, {5, 3, 0})).ok());
   EXPECT_NE(why_not(me, {6, order_.first_block(6, me), 0}).find("was begun while"), std::string::npos);
 }
@@ -369,6 +423,58 @@ TEST_F(ClaimBookTest, GivesUpWhatOthersHaveTakenOver) {
   EXPECT_FALSE(hub_->head(done_key(kLayout, {0, 0, 0}, worker_id(key_->public_key()))).ok()) << "it is not done";
 }
 
+TEST_F(ClaimBookTest, WhatIsNoClaimTakesABlockFromNobody) {
+  order_.tasks = 64;
+  Life slow = life(key_);
+  auto taken = take(slow, 10);
+  for (const std::uint64_t lease : {1, 2}) {
+    ASSERT_TRUE(hub_->put(claim_key(kLayout, {0, 0, lease}), as_bytes("junk")).ok());
+  }
+  now_ += minutes(14);
+  for (const std::uint64_t counter : take(slow, 10)) taken.push_back(counter);
+  EXPECT_EQ(order_.epoch_of(taken.back()), 0u) << "it holds it still";
+  Life other = life(other_);
+  for (int look = 0; look < 3; ++look) {
+    tell(slow, *key_);
+    for (const std::uint64_t counter : take(other, 64)) {
+      EXPECT_NE(order_.epoch_of(counter), 0u) << "its holder lives";
+      deliver(other, counter);
+    }
+    now_ += minutes(16);
+  }
+  // It dies.
+  std::vector<std::uint64_t> heirs;
+  for (int look = 0; look < 3 && heirs.empty(); ++look) {
+    for (const std::uint64_t counter : take(other, 64)) {
+      if (order_.epoch_of(counter) == 0) heirs.push_back(counter);
+      deliver(other, counter);
+    }
+    now_ += minutes(16);
+  }
+  EXPECT_FALSE(heirs.empty());
+  EXPECT_TRUE(hub_->head(claim_key(kLayout, {0, 0, 3})).ok());
+  // And was asleep only: the lease after the junk is another one's.
+  EXPECT_NE(order_.epoch_of(take(slow, 1).at(0)), 0u);
+  for (const std::uint64_t counter : taken) deliver(slow, counter);
+  serve(slow, 1);
+  for (const auto& held : slow.book->held()) EXPECT_NE(held["epoch"], 0u) << "it has lost it";
+}
+
+TEST_F(ClaimBookTest, NobodyTakesALeaseThatDoesNotCount) {
+  order_.tasks = 64;
+  for (std::uint64_t lease = 0; lease + 1 < kLeasesMax; ++lease) claim({0, 0, lease}, *other_);
+  ASSERT_TRUE(hub_->put(claim_key(kLayout, {0, 0, kLeasesMax - 1}), {}).ok());
+  Life worker = life(key_);
+  for (int look = 0; look < 3; ++look) {
+    for (const std::uint64_t counter : take(worker, 64)) {
+      EXPECT_NE(order_.epoch_of(counter), 0u);
+      deliver(worker, counter);
+    }
+    now_ += minutes(16);
+  }
+  EXPECT_FALSE(hub_->head(claim_key(kLayout, {0, 0, kLeasesMax})).ok());
+}
+
 TEST_F(ClaimBookTest, GoesOnInItsNextLifeWithWhatIsNotOnTheHub) {
   order_.tasks = 64;
   Life first = life(key_);
@@ -416,6 +522,42 @@ TEST_F(ClaimBookTest, ReadsNoFileThatItDidNotWrite) {
   EXPECT_EQ(with("all", "ff"), StatusCode::kDataLoss);
   EXPECT_EQ(with("made", {{64, 1}}), StatusCode::kDataLoss);
   EXPECT_EQ(with("made", {{1}}), StatusCode::kDataLoss);
+}
+
+class ClaimKeeperTest : public ClaimsTest {
+ protected:
+  std::unique_ptr<ClaimKeeper> open(ObjectStore& store) {
+    return ClaimKeeper::open(store,
+                             {.layout = kLayout,
+                              .key = key_,
+                              .order = order_,
+                              .lease = minutes(15),
+                              .file = folder_.path() / "claims.json",
+                              .group_key = [](std::uint64_t, Version) { return kLayout.rollouts() + "x"; },
+                              .retry = {}},
+                             events_, system_clock())
+        .value();
+  }
+  TemporaryFolder folder_;
+  MemorySink events_;
+};
+
+TEST_F(ClaimKeeperTest, AStoreThatCancelsEndsItAloud) {
+  FaultStore hub(*hub_, {}, 1, [](const StoreCall&) { return cancelled("by the store"); });
+  const auto keeper = open(hub);
+  EXPECT_FALSE(keeper->wait_for(1, minutes(1), {}));
+  EXPECT_EQ(keeper->status().code(), StatusCode::kCancelled);
+}
+
+TEST_F(ClaimKeeperTest, WhatIsTooLongSaysNothing) {
+  order_.tasks = 64;
+  ASSERT_TRUE(hub_->put(claim_key(kLayout, {0, 0, 0}), Bytes(1 << 20)).ok());
+  FaultStore hub(*hub_, {}, 1, [](const StoreCall& call) {
+    return call.operation == "get" ? internal_error("reads all of it") : ok_status();
+  });
+  const auto keeper = open(hub);
+  EXPECT_TRUE(keeper->wait_for(1, minutes(1), {})) << keeper->status().to_string();
+  EXPECT_EQ(order_.epoch_of(keeper->take(1).at(0)), 1u);
 }
 
 }  // namespace
