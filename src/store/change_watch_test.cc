@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <semaphore>
 
 namespace flotilla {
@@ -83,17 +84,21 @@ TEST_F(ChangeWatchTest, WhoKnowsMoreIsNotToldWhatItKnows) {
 }
 
 TEST_F(ChangeWatchTest, AServerThatDoesNotWaitIsAskedAtIntervals) {
-  std::jthread answers([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      if (server_.asked.try_acquire_for(1ms)) server_.answer(std::optional<Object>());
-    }
+  const auto begin = std::chrono::steady_clock::now();
+  std::stop_source stop;
+  auto waiting = std::async(std::launch::async, [&] {
+    return watch_.wait("1", {.time = 1min, .look = 20ms, .stop = stop.get_token()}).status().code();
   });
-  EXPECT_EQ(wait("1", 50ms, 20ms), "nothing");
-  EXPECT_GE(server_.requests, 2);
-  EXPECT_LE(server_.requests, 4);
-  const int before = server_.requests;
-  std::this_thread::sleep_for(60ms);
-  EXPECT_LE(server_.requests, before + 1) << "nobody waits any more";
+  for (int request = 0; request < 3; ++request) {
+    if (request > 0) server_.answer(std::optional<Object>());
+    server_.asked.acquire();
+  }
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 40ms);
+  stop.request_stop();
+  EXPECT_EQ(waiting.get(), StatusCode::kCancelled);
+  server_.answer(std::optional<Object>());
+  EXPECT_EQ(wait("0", 1min), "1");
+  EXPECT_EQ(server_.requests, 4) << "nobody has waited any more";
 }
 
 TEST_F(ChangeWatchTest, AnErrorIsOfWhoWaits) {
