@@ -34,7 +34,8 @@ void ChangeWatch::work(const std::stop_token& stop) {
   std::optional<ETag> last;
   std::chrono::steady_clock::time_point asked;
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return wanted_.has_value(); })) {
+  // The wait says what it was for, even when it was asked to stop.
+  while (changed_.wait(lock, stop, [this] { return wanted_.has_value(); }) && !stop.stop_requested()) {
     const ETag known = *wanted_;
     if (last == known) changed_.wait_until(lock, stop, asked + look_, [&] { return wanted_ != known; });
     if (wanted_ != known || stop.stop_requested()) continue;

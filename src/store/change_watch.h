@@ -12,7 +12,8 @@
 namespace flotilla {
 
 // Asks a server for the next state of one object, on a thread of its own: who waits may leave and come back, while the
-// request and its connection stay. Asks for nothing that nobody waits for, once a request has ended. Thread safe.
+// request and its connection stay. Asks for nothing that nobody waits for, once a request has ended. Thread safe,
+// and of one who waits at a time: of two, one is told, and the other hears nothing until its time is over.
 class ChangeWatch {
  public:
   // One request: the object when its tag is not `known`; nothing when it is, after as long as the server waits.

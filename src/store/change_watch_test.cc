@@ -101,6 +101,11 @@ TEST_F(ChangeWatchTest, AServerThatDoesNotWaitIsAskedAtIntervals) {
   EXPECT_EQ(server_.requests, 4) << "nobody has waited any more";
 }
 
+TEST_F(ChangeWatchTest, MayEndWhileItPausesBetweenTwoRequests) {
+  ChangeWatch watch([](const ETag&, const std::stop_token&) { return std::optional<Object>(); });
+  EXPECT_FALSE(watch.wait("1", {.time = 5ms, .look = 1min}).value());
+}
+
 TEST_F(ChangeWatchTest, AnErrorIsOfWhoWaits) {
   std::jthread answers([&] {
     server_.asked.acquire();
