@@ -24,7 +24,17 @@ bool QuotaStore::fits(std::uint64_t size, double share) const {
 Status QuotaStore::count() {
   if (options_.bytes_max == 0) return ok_status();
   const std::lock_guard lock(mutex_);
-  return count_locked();
+  FLOTILLA_RETURN_IF_ERROR(count_locked());
+  if (!crowded_) return ok_status();
+  // Nobody writes now, so no write makes room.
+  if (const Status made = options_.make_room(); !made.ok()) log_warning("store", "no room: {}", made.to_string());
+  FLOTILLA_RETURN_IF_ERROR(count_locked());
+  if (crowded_) {
+    log_warning("store", "{} has {:.1f} of its {:.1f} MiB: no groups are asked for; raise {}", options_.prefix,
+                static_cast<double>(used_ + held_) / kMiB, static_cast<double>(options_.bytes_max) / kMiB,
+                options_.setting);
+  }
+  return ok_status();
 }
 
 Status QuotaStore::count_locked() {
@@ -40,12 +50,14 @@ Status QuotaStore::check_room(std::string_view key, std::uint64_t size) {
   const bool stale = !counted_ || clock_.monotonic() - *counted_ >= kCountTime;
   if (stale || !fits(size, 1)) FLOTILLA_RETURN_IF_ERROR(count_locked());
   if (!fits(size, 1)) {
+    if (inner_.head(key).ok()) return already_exists(fmt::format("'{}' exists", key));
     if (const Status made = options_.make_room(); !made.ok()) log_warning("store", "no room: {}", made.to_string());
     FLOTILLA_RETURN_IF_ERROR(count_locked());
   }
   if (fits(size, 1)) return ok_status();
   return resource_exhausted(fmt::format(
-      "no room for '{}': {} has {:.1f} of its {:.1f} MiB, the object {:.1f}, and nothing more may be removed; raise {}",
+      "no room for '{}': {} has {:.1f} of its {:.1f} MiB, the object {:.1f}, and cleaning up has not made enough; if "
+      "that stays so, raise {}",
       key, options_.prefix, static_cast<double>(used_ + held_) / kMiB, static_cast<double>(options_.bytes_max) / kMiB,
       static_cast<double>(size) / kMiB, options_.setting));
 }
@@ -68,6 +80,12 @@ Result<ETag> QuotaStore::put_if_absent(std::string_view key, ByteSpan bytes) {
     if (etag.status().code() != StatusCode::kAlreadyExists) used_ += bytes.size();
   }
   return etag;
+}
+
+Result<ETag> QuotaStore::put_if_match(std::string_view key, ByteSpan bytes, const ETag& expected) {
+  auto etag = inner_.put_if_match(key, bytes, expected);
+  if (etag.status().code() != StatusCode::kResourceExhausted || !options_.make_room().ok()) return etag;
+  return inner_.put_if_match(key, bytes, expected);
 }
 
 }  // namespace flotilla

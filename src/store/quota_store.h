@@ -33,7 +33,7 @@ class QuotaStore final : public ObjectStore {
 
   // Nearly full: others should write no more.
   bool crowded() const { return crowded_; }
-  // Counts anew.
+  // Counts anew, and makes room when it is crowded.
   Status count();
 
   Result<Object> get(std::string_view key) override { return inner_.get(key); }
@@ -46,9 +46,7 @@ class QuotaStore final : public ObjectStore {
   }
   Result<ObjectInfo> head(std::string_view key) override { return inner_.head(key); }
   Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) override;
-  Result<ETag> put_if_match(std::string_view key, ByteSpan bytes, const ETag& expected) override {
-    return inner_.put_if_match(key, bytes, expected);
-  }
+  Result<ETag> put_if_match(std::string_view key, ByteSpan bytes, const ETag& expected) override;
   Result<ETag> put(std::string_view key, ByteSpan bytes) override { return inner_.put(key, bytes); }
   Result<ListPage> list(std::string_view prefix, std::string_view after, std::size_t limit) override {
     return inner_.list(prefix, after, limit);

@@ -94,12 +94,43 @@ TEST_F(QuotaStoreTest, AFullHubIsCleanedUpAndAskedOnceMore) {
   EXPECT_FALSE(store.crowded());
 }
 
+TEST_F(QuotaStoreTest, AReplacementOnAFullHubIsCleanedUpForToo) {
+  const ETag first = inner_->put_if_absent("ada/demo/head", as_bytes("1")).value();
+  int full = 1;
+  FaultStore hub(*inner_, {}, 1, [&](const StoreCall& call) {
+    return call.operation == "put_if_match" && full-- > 0 ? resource_exhausted("the owner's quota") : ok_status();
+  });
+  QuotaStore store(hub, options(0), clock_);
+  EXPECT_TRUE(store.put_if_match("ada/demo/head", as_bytes("2"), first).ok());
+  EXPECT_EQ(asked_, 1);
+  full = 2;
+  EXPECT_EQ(store.put_if_match("ada/demo/head", as_bytes("3"), first).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(asked_, 2);
+}
+
+TEST_F(QuotaStoreTest, ACrowdedStoreIsCleanedUpThoughNobodyWrites) {
+  auto store = this->store(6);
+  ASSERT_TRUE(put(*inner_, "a", 3).ok());
+  ASSERT_TRUE(put(*inner_, "b", 2).ok());
+  ASSERT_TRUE(store.count().ok());
+  EXPECT_TRUE(store.crowded()) << "nothing may go";
+  EXPECT_EQ(asked_, 1);
+  to_remove_ = "ada/demo/a";
+  ASSERT_TRUE(store.count().ok());
+  EXPECT_FALSE(store.crowded());
+  EXPECT_EQ(asked_, 2);
+  ASSERT_TRUE(store.count().ok());
+  EXPECT_EQ(asked_, 2) << "there is room";
+}
+
 TEST_F(QuotaStoreTest, AnObjectThatIsThereTakesNothingMore) {
   auto store = this->store(4);
   ASSERT_TRUE(put(store, "a").ok());
   EXPECT_TRUE(put(store, "b").ok());
   EXPECT_EQ(put(store, "b").code(), StatusCode::kAlreadyExists);
   EXPECT_TRUE(put(store, "c").ok());
+  EXPECT_EQ(put(store, "a").code(), StatusCode::kAlreadyExists) << "not refused for want of room";
+  EXPECT_EQ(asked_, 0);
   EXPECT_EQ(put(store, "d").code(), StatusCode::kResourceExhausted);
   EXPECT_LE(used(), 4 * kMiB + 1024);
 }
