@@ -491,6 +491,41 @@ TEST_F(PublishTest, AHeadThatVanishesIsUnavailable) {
   EXPECT_EQ(learner->publish(random_state(description_, random_), 1).status().code(), StatusCode::kDataLoss);
 }
 
+// A store that has nothing new, whatever its reader knows.
+class SilentStore final : public ObjectStore {
+ public:
+  explicit SilentStore(ObjectStore& inner) : inner_(inner) {}
+  Result<Object> get(std::string_view key) override { return inner_.get(key); }
+  Result<Bytes> get_range(std::string_view key, std::uint64_t offset, std::uint64_t length) override {
+    return inner_.get_range(key, offset, length);
+  }
+  Result<ObjectInfo> head(std::string_view key) override { return inner_.head(key); }
+  Result<std::optional<Object>> get_when_changed(std::string_view, const ETag&, std::uint64_t,
+                                                 const Watching&) override {
+    return std::optional<Object>();
+  }
+  Result<ETag> put_if_absent(std::string_view key, ByteSpan bytes) override { return inner_.put_if_absent(key, bytes); }
+  Result<ETag> put_if_match(std::string_view key, ByteSpan bytes, const ETag& expected) override {
+    return inner_.put_if_match(key, bytes, expected);
+  }
+  Result<ETag> put(std::string_view key, ByteSpan bytes) override { return inner_.put(key, bytes); }
+  Result<ListPage> list(std::string_view prefix, std::string_view after, std::size_t limit) override {
+    return inner_.list(prefix, after, limit);
+  }
+  Status remove(std::string_view key) override { return inner_.remove(key); }
+
+ private:
+  ObjectStore& inner_;
+};
+
+TEST_F(PublishTest, AFirstHeadThatDoesNotComeInTimeIsUnavailable) {
+  ASSERT_TRUE(publisher()->publish(random_state(description_, random_), 0).ok());
+  SilentStore silent(*store_);
+  const Status status = subscriber(silent)->poll().status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("no answer in time"));
+}
+
 TEST_F(PublishTest, ADamagedDeltaIsReplacedByAnAnchor) {
   const auto learner = publisher(2);
   GridState state = random_state(description_, random_);

@@ -130,7 +130,10 @@ Result<Head> HubSubscriber::read_head(const Watching& watching) {
   FLOTILLA_ASSIGN_OR_RETURN(
       const std::optional<Object> read,
       store_.get_when_changed(key, last_read_ ? last_read_->first : ETag(), kHeadBytesMax + 1, watching));
-  if (!read) return last_read_->second;
+  if (!read) {
+    if (!last_read_) return unavailable(fmt::format("'{}': no answer in time", key));
+    return last_read_->second;
+  }
   if (read->bytes.size() > kHeadBytesMax) {
     return data_loss(fmt::format("'{}' has more than {} bytes", key, kHeadBytesMax));
   }
