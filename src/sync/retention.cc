@@ -13,7 +13,8 @@
 namespace flotilla {
 namespace {
 
-constexpr std::chrono::seconds kClaimTime = std::chrono::hours(24);  // since the last claim of an epoch
+constexpr std::chrono::seconds kClaimTime = std::chrono::hours(24);      // since the last claim of an epoch
+constexpr std::chrono::seconds kAboveHeadTime = std::chrono::hours(24);  // of groups, at least
 constexpr std::uint64_t kEpochsKept = 3;
 constexpr std::string_view kManifest = "manifest.json", kAnchor = "anchor";
 
@@ -24,6 +25,10 @@ std::optional<std::uint64_t> take_number(std::string_view& rest) {
   if (error != std::errc() || end == rest.data() + rest.size() || *end != '/') return std::nullopt;
   rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
   return number;
+}
+
+bool is_damaged(const Status& status) {
+  return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kPermissionDenied;
 }
 
 struct HeldVersion {
@@ -86,8 +91,10 @@ class Planner {
 
   // What no learner would read, under a number that is none, is only a matter of time.
   void add_group(const ObjectInfo& object, std::optional<std::uint64_t> number) {
-    const bool used = number && Version(*number) >= oldest_trained_on() && Version(*number) <= view_.head;
-    if (!used && older_than(object, rules_.groups)) {
+    // Head was read before the listing: what is above it may be of a version that has come since.
+    const bool above = number && Version(*number) > view_.head;
+    const bool used = number && !above && Version(*number) >= oldest_trained_on();
+    if (!used && older_than(object, above ? std::max(rules_.groups, kAboveHeadTime) : rules_.groups)) {
       old_groups_.push_back(&object);
     } else if (number) {
       versions_with_groups_.insert(Version(*number));
@@ -102,13 +109,18 @@ class Planner {
       if (found == versions_.end() || !found->second.manifest) break;
       way.push_back(version);
       if (keep_.contains(version)) break;
-      FLOTILLA_ASSIGN_OR_RETURN(const VersionLinks links, links_(version));
-      if (links.anchor && found->second.anchor) {
+      const auto links = links_(version);
+      if (is_damaged(links.status())) {
+        broken_ = links.status();
+        break;
+      }
+      FLOTILLA_RETURN_IF_ERROR(links.status());
+      if (links->anchor && found->second.anchor) {
         keep_.insert(way.begin(), way.end());
         return true;
       }
-      if (!links.base || *links.base >= version) break;
-      version = *links.base;
+      if (!links->base || *links->base >= version) break;
+      version = *links->base;
     }
     const bool joins = !way.empty() && keep_.contains(way.back());
     // A way that is broken is kept as far as it goes: who holds its base may be on it.
@@ -126,6 +138,7 @@ class Planner {
   Status keep_head() {
     FLOTILLA_ASSIGN_OR_RETURN(const bool whole, keep(view_.head));
     if (whole) return ok_status();
+    FLOTILLA_RETURN_IF_ERROR(broken_);
     return unavailable(
         fmt::format("the listing of '{}' does not lead from version {}, which head names, to an anchor: nothing is "
                     "removed on its word",
@@ -203,6 +216,7 @@ class Planner {
   std::set<Version> versions_with_groups_;  // that stay
   std::map<std::uint64_t, std::vector<const ObjectInfo*>> claims_;
   std::set<Version> keep_;
+  Status broken_;  // why a manifest cannot be read
   RetentionPlan plan_;
 };
 

@@ -59,12 +59,14 @@ struct RetentionPlan {
 };
 
 // Kept are, each with its bases down to an anchor: the versions since the last anchor but one; the first; those whose
-// groups may be trained on; those under a lease; those of groups that stay. All above head stays: it may be on its way.
-// Groups go when they are too old to be trained on and their time is over; claims of epochs before the last three, a day
-// after the last one of their epoch, lowest epochs first. An object whose age is not known is young.
+// groups may be trained on; those under a lease; those of groups that stay. All weights above head stay: they may be on
+// their way; groups above it stay a day at least. Groups go when they are too old to be trained on and their time is
+// over; claims of epochs before the last three, a day after the last one of their epoch, lowest epochs first. An object
+// whose age is not known is young.
 //
-// unavailable when the listing lacks what head names, as an empty one does: nothing may be concluded from it. Errors of
-// `links` are returned.
+// unavailable when the listing lacks what head names, as an empty one does: nothing may be concluded from it. A
+// manifest that `links` calls data_loss or permission_denied stays, and nothing for its sake, except on the way from
+// head; its other errors are returned.
 Result<RetentionPlan> plan_retention(const HubLayout& layout, const RetentionView& view, const RetentionRules& rules,
                                      const LinksOfVersion& links);
 

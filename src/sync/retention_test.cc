@@ -158,6 +158,37 @@ TEST(Retention, AGroupOfAVersionThatIsNoneIsRemovedInTime) {
   EXPECT_EQ(shelf.plan()->groups, 2u);
 }
 
+TEST(Retention, AGroupAboveHeadMayBeOfAVersionThatHasComeSinceAndStaysADay) {
+  Shelf shelf = shelf_of(27);
+  shelf.upload(12, "old");
+  shelf.upload(28, "new");
+  const RetentionRules strict{.groups = {}};
+  EXPECT_EQ(shelf.plan(strict)->groups, 1u);
+  shelf.now += hours(23);
+  EXPECT_EQ(shelf.plan(strict)->groups, 1u);
+  shelf.now += hours(1);
+  EXPECT_EQ(shelf.plan(strict)->groups, 2u);
+}
+
+TEST(Retention, ADamagedManifestStaysAloneAndEndsNoLookUnlessHeadNeedsIt) {
+  Shelf shelf = shelf_of(27);
+  shelf.leases = {{.versions = {Version(7)}, .written = shelf.now}};
+  const auto plan_without = [&](std::uint64_t damaged, Status status) {
+    return plan_retention(shelf.layout, shelf.view(), {}, [&](Version version) -> Result<VersionLinks> {
+      if (version == Version(damaged)) return status;
+      return shelf.links.at(version);
+    });
+  };
+  for (const Status& status : {data_loss("torn"), permission_denied("not the learner's")}) {
+    const auto plan = plan_without(7, status);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    shelf.carry_out(*plan);
+    EXPECT_THAT(shelf.versions(), ElementsAre(0, 7, 20, 21, 22, 23, 24, 25, 26, 27));
+    EXPECT_EQ(plan_without(26, status).status().code(), status.code()) << "on the way from head";
+  }
+  EXPECT_EQ(plan_without(7, unavailable("away")).status().code(), StatusCode::kUnavailable);
+}
+
 TEST(Retention, WhatIsOfUnknownAgeIsYoung) {
   Shelf shelf = shelf_of(27);
   shelf.upload(3, "group");
