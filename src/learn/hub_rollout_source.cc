@@ -17,6 +17,10 @@ bool is_final(const Status& status) {
          status.code() == StatusCode::kFailedPrecondition;
 }
 
+bool is_damaged(const Status& status) {
+  return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kPermissionDenied;
+}
+
 }  // namespace
 
 Result<HubVersions::Known> HubVersions::read(Version version) {
@@ -44,10 +48,14 @@ Result<bool> HubVersions::is_abandoned(Version version, Version newest) {
   FLOTILLA_ASSIGN_OR_RETURN(const Known known, read(version));
   for (Version later(version.value() + 1); later <= newest; later = Version(later.value() + 1)) {
     if (skipped_.contains(later)) continue;
-    const auto found = read(later);
+    auto found = read(later);
+    if (is_damaged(found.status())) found = read(later);
     if (found.ok() && found->optimizer_step < known.optimizer_step) return true;
     if (found.ok()) continue;
-    if (found.status().code() != StatusCode::kNotFound) return found.status();
+    // A learner that died while it wrote leaves a torn manifest under a number that no head names.
+    const bool is_none =
+        found.status().code() == StatusCode::kNotFound || (is_damaged(found.status()) && later < newest);
+    if (!is_none) return found.status();
     skipped_.insert(later);
   }
   return false;

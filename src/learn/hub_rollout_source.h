@@ -13,7 +13,7 @@
 
 namespace flotilla {
 
-// What the signed manifests of published versions say, kept.
+// What the signed manifests of published versions say, kept. One thread: the loop's.
 class HubVersions {
  public:
   HubVersions(ObjectStore& store, HubLayout layout, PublicKey learner)
@@ -36,7 +36,7 @@ class HubVersions {
   HubLayout layout_;
   PublicKey learner_;
   std::map<Version, Known> known_;
-  std::set<Version> skipped_;  // numbers without a manifest, below the newest version
+  std::set<Version> skipped_;  // numbers without a manifest that can be read, below the newest version
 };
 
 struct HubRolloutOptions {

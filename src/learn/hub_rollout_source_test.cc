@@ -167,6 +167,21 @@ TEST_F(HubRolloutSourceTest, RefusesGroupsOfVersionsThatTheRunHasGoneBackFrom) {
   EXPECT_NE(poll.refused[0].reason.find("the run has gone back"), std::string::npos) << poll.refused[0].reason;
 }
 
+TEST_F(HubRolloutSourceTest, ATornManifestUnderASkippedNumberIsNoVersion) {
+  const Group group = honest(0, 0);
+  run_.publish(5);
+  ASSERT_TRUE(run_.store->put(run_.layout.manifest(Version(1)), to_bytes("{\"for")).ok());
+  HubVersions versions(*run_.store, run_.layout, run_.learner->public_key());
+  HubRolloutSource source(*run_.store, run_.layout, expectations(), versions);
+  upload(group);
+  const auto poll = source.poll(Version(0), Version(2), kNobody);
+  ASSERT_TRUE(poll.ok()) << poll.status().to_string();
+  EXPECT_EQ(poll->groups.size(), 1u);
+  ASSERT_TRUE(run_.store->put(run_.layout.manifest(Version(2)), to_bytes("{\"for")).ok());
+  HubVersions torn(*run_.store, run_.layout, run_.learner->public_key());
+  EXPECT_EQ(torn.is_abandoned(Version(0), Version(2)).status().code(), StatusCode::kDataLoss) << "head names it";
+}
+
 TEST_F(HubRolloutSourceTest, RefusesAnObjectThatIsTooLargeWithoutFetchingIt) {
   upload(honest(0));
   HubRolloutSource source = this->source({.group_bytes_max = 100});
@@ -176,7 +191,8 @@ TEST_F(HubRolloutSourceTest, RefusesAnObjectThatIsTooLargeWithoutFetchingIt) {
 
 TEST_F(HubRolloutSourceTest, WhileTheHubIsCrowdedTheFleetIsAskedForNothing) {
   bool crowded = true;
-  HubSnapshotSink sink(std::move(run_.publisher), versions_, [] {}, [&] { return crowded; });
+  HubSnapshotSink sink(
+      std::move(run_.publisher), versions_, [] {}, [&] { return crowded; });
   const auto wanted = [&] {
     return head_from_json(as_text(run_.store->get(run_.layout.head())->bytes), run_.learner->public_key())->wanted;
   };
