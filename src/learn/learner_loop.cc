@@ -82,8 +82,9 @@ LearnerLoop::LearnerLoop(LearnerSettings settings, LearnerParts parts)
 Status LearnerLoop::run() {
   FLOTILLA_RETURN_IF_ERROR(resume());
   Status status = warm_up();
-  if (status.ok() && !asked_to_leave()) status = begin_versions();
-  if (status.ok() && !asked_to_leave()) status = train();
+  const auto goes_on = [&] { return status.ok() && !asked_to_leave() && !progress_.finished; };
+  if (goes_on()) status = begin_versions();
+  if (goes_on()) status = train();
   if (status.code() == StatusCode::kCancelled && asked_to_leave()) status = ok_status();
   if (status.ok() && !progress_.finished) status = end("leave");
   if (!status.ok()) tell_end(status.to_string());
@@ -140,6 +141,7 @@ Status LearnerLoop::warm_up() {
   while (progress_.warmup_steps < warmup_steps_) {
     if (parts_.control.paused()) {
       if (asked_to_leave()) return cancelled("asked to leave");
+      if (parts_.control.request() == Request::kFinish) return end("stop");
       report("paused");
       parts_.wait(settings_.poll);
       continue;

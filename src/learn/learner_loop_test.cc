@@ -604,6 +604,27 @@ TEST_F(LearnerLoopTest, TheWarmUpPausesToo) {
   EXPECT_EQ(events_.events("learner.warmup_step").size(), 4u);
 }
 
+TEST_F(LearnerLoopTest, APausedWarmUpCanBeStoppedAndGoesOnLater) {
+  settings_.warmup.demonstrations = 4;
+  settings_.warmup.batch = 1;
+  paused_at_start_ = true;
+  int waits = 0;
+  on_wait_ = [&] {
+    if (++waits == 5) control_->ask(LearnerControl::Request::kFinish);
+    ASSERT_LT(waits, 1000);
+  };
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(waits, 5);
+  EXPECT_TRUE(events_.events("learner.warmup_step").empty());
+  ASSERT_EQ(events_.events("learner.finish").size(), 1u);
+  EXPECT_EQ(events_.events("learner.finish").back().fields["reason"], "stop");
+  paused_at_start_ = false;
+  on_wait_ = [] {};
+  ASSERT_TRUE(live().ok());
+  EXPECT_EQ(events_.events("learner.warmup_step").size(), 4u);
+  EXPECT_EQ(hub_.run_state, RunState::kFinished);
+}
+
 TEST_F(LearnerLoopTest, SequentialStepsUseExactlyTheNewestVersion) {
   settings_.learner.mode = LearnerMode::kSequential;
   settings_.learner.publish_every = 1;
