@@ -47,6 +47,12 @@ Status RunConfig::resolve() {
     learner.max_reuse = 1;
     learner.max_staleness = 0;
   }
+  // A MiB is kept for replacements, and all is counted in 64 bits of bytes.
+  constexpr std::int64_t kQuotaMax = std::int64_t{1} << 30;
+  if (retention.quota_mib == 1 || retention.quota_mib > kQuotaMax) {
+    return invalid_argument(fmt::format("retention.quota_mib: expected 0, or 2 and more, at most {}, got {}", kQuotaMax,
+                                        retention.quota_mib));
+  }
   return worker.resolve();
 }
 

@@ -175,6 +175,18 @@ TEST(RunConfig, resolving_checks_values_that_the_program_assigned) {
             "loss.gate_delta: expected a number, above 0, at most 1 (probability), got 2.0");
 }
 
+TEST(RunConfig, a_quota_has_room_for_replacements_and_can_be_counted) {
+  for (const std::int64_t mib : {0LL, 1LL, 2LL, 1LL << 30, (1LL << 30) + 1}) {
+    RunConfig config;
+    config.run.name = "alice/first";
+    config.run.hub = "/hub";
+    config.model.source = "model.gguf";
+    config.retention.quota_mib = mib;
+    const bool good = mib != 1 && mib <= 1LL << 30;
+    EXPECT_EQ(resolve_config(config).ok(), good) << mib;
+  }
+}
+
 TEST(RunConfig, a_sequential_run_publishes_every_step_and_reuses_nothing) {
   RunConfig config;
   config.run.name = "alice/first";
