@@ -1,5 +1,6 @@
 #include "learn/learner_program.h"
 
+#include <atomic>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -37,8 +38,9 @@ constexpr char kHelp[] =
     "Example: flotilla-learner --config configs/demo.toml --run.hub /srv/hub --model.source model.gguf --dry-run\n";
 
 constexpr char kWriter[] = "learner";
-constexpr std::uint64_t kDemonstrationStream = 0x64656d6f;                 // "demo": which tasks the warm-up shows
-constexpr std::chrono::nanoseconds kSegmentAge = std::chrono::seconds(5);  // until others see an event
+constexpr std::uint64_t kDemonstrationStream = 0x64656d6f;                  // "demo": which tasks the warm-up shows
+constexpr std::chrono::nanoseconds kSegmentAge = std::chrono::seconds(5);   // until others see an event
+constexpr std::chrono::nanoseconds kCountEvery = std::chrono::minutes(10);  // of the quota, without looks
 
 struct Arguments {
   RunConfig config;
@@ -278,10 +280,14 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
   FLOTILLA_RETURN_IF_ERROR(write_file_atomically(config.run.folder / "run.toml", config_toml(config)));
 
   FLOTILLA_ASSIGN_OR_RETURN(const auto store, open_store(config.run.hub, true, stop));
-  RetentionKeeper* cleaner = nullptr;
+  const RunRetention retention(*store, layout, shop.spec.learner_key);
+  // Until there are events: a run on a full hub may have to make room for what publish_run() writes.
+  RetentionKeeper at_start(retention, {.rules = retention_rules(config), .every = {}, .stop = stop}, null_event_sink(),
+                           [] {});
+  std::atomic<RetentionKeeper*> cleaner = &at_start;
   QuotaStore quota(*store, {.prefix = layout.prefix + "/",
                             .bytes_max = static_cast<std::uint64_t>(config.retention.quota_mib) << 20,
-                            .make_room = [&cleaner] { return cleaner ? cleaner->make_room() : ok_status(); },
+                            .make_room = [&cleaner] { return cleaner.load()->make_room(); },
                             .setting = "retention.quota_mib"});
   FLOTILLA_RETURN_IF_ERROR(publish_run(quota, layout, shop).with_context("run " + config.run.name));
   make_learner_link(config.run);  // not before: the one that is there says where this run's checkpoints are
@@ -298,9 +304,11 @@ Status learn(Workshop shop, const MakeTrainer& make_trainer, std::stop_token sto
   log_info("learn", "run {0}; workers join with: flotilla work {1}{0}{1} --learner {2}", address, quote,
            fingerprint(shop.spec.learner_key));
 
-  RetentionKeeper keeper({*store, layout, shop.spec.learner_key},
+  RetentionKeeper keeper(retention,
                          {.rules = retention_rules(config),
-                          .every = std::chrono::duration_cast<std::chrono::nanoseconds>(config.retention.every)},
+                          .every = std::chrono::duration_cast<std::chrono::nanoseconds>(config.retention.every),
+                          .after_every = config.retention.quota_mib > 0 ? kCountEvery : std::chrono::nanoseconds(0),
+                          .stop = stop},
                          *events, [&quota] { (void)quota.count(); });
   cleaner = &keeper;
 

@@ -20,6 +20,12 @@ class RetentionKeeperTest : public testing::Test {
   }
   void train() { state_.tensors[0].q[0] = static_cast<std::int8_t>((state_.tensors[0].q[0] + 1) % 100); }
   RunRetention retention(ObjectStore& store) { return {store, layout_, key_->public_key()}; }
+  std::uint64_t bytes_in(ObjectStore& store) {
+    std::uint64_t bytes = 0;
+    const auto objects = list_all(store, layout_.prefix + "/").value();
+    for (const ObjectInfo& object : objects) bytes += object.size;
+    return bytes;
+  }
   bool has(std::uint64_t version) { return hub_->get(layout_.manifest(Version(version))).ok(); }
 
   const HubLayout layout_{"owner/run"};
@@ -51,13 +57,39 @@ TEST_F(RetentionKeeperTest, CleansUpBesideTrainingAndOutlivesAHubThatIsAway) {
   EXPECT_EQ(events_.events("learner.clean").back()["left"], 0);
 }
 
+TEST_F(RetentionKeeperTest, WithoutLooksWhatFollowsThemIsCalledAllTheSame) {
+  const auto learner = publisher(*hub_);
+  for (std::uint64_t version = 0; version < 4; ++version, train()) ASSERT_TRUE(learner->publish(state_, 0).ok());
+  std::atomic<int> calls = 0;
+  RetentionKeeper keeper(retention(*hub_),
+                         {.rules = {.staleness = 0}, .every = {}, .after_every = std::chrono::milliseconds(1)}, events_,
+                         [&] { ++calls; });
+  while (calls < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(has(1));
+}
+
+TEST_F(RetentionKeeperTest, WhoLeavesWaitsForNoRoom) {
+  const auto learner = publisher(*hub_);
+  for (std::uint64_t version = 0; version < 10; ++version, train()) ASSERT_TRUE(learner->publish(state_, 0).ok());
+  std::stop_source stop;
+  int removals = 0;
+  FaultStore hub(*hub_, {}, 1, [&](const StoreCall& call) {
+    if (call.operation == "remove" && ++removals == 2) stop.request_stop();
+    return ok_status();
+  });
+  RetentionKeeper keeper(retention(hub), {.rules = {.staleness = 0}, .every = {}, .stop = stop.get_token()}, events_,
+                         [] {});
+  EXPECT_EQ(keeper.make_room().code(), StatusCode::kCancelled);
+  EXPECT_EQ(removals, 2);
+}
+
 // The learner, its quota and the clean-up together, over many versions and groups.
 TEST_F(RetentionKeeperTest, ARunStaysWithinItsQuotaAndGoesOn) {
   std::uint64_t version_bytes = 0;
   {
     const auto store = make_memory_store();
     ASSERT_TRUE(publisher(*store)->publish(state_, 0).ok());
-    version_bytes = count_run_bytes(*store, layout_).value();
+    version_bytes = bytes_in(*store);
   }
   const std::uint64_t most = (1 << 20) + 8 * version_bytes;
   RetentionKeeper* cleaner = nullptr;
@@ -77,7 +109,7 @@ TEST_F(RetentionKeeperTest, ARunStaysWithinItsQuotaAndGoesOn) {
     const std::string key = layout_.rollout(done->version, WorkerId("w"), GroupId("g"));
     ASSERT_TRUE(hub_->put_if_absent(key, Bytes(version_bytes / 4)).ok());
     ASSERT_TRUE(hub_->put(layout_.worker_status(WorkerId("w")), as_bytes(R"({"version":0})")).ok());
-    EXPECT_LE(count_run_bytes(*hub_, layout_).value(), most);
+    EXPECT_LE(bytes_in(*hub_), most);
     clock.advance(std::chrono::minutes(2));
   }
   EXPECT_GE(events_.events("learner.clean").size(), 2u);

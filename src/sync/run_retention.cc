@@ -19,13 +19,6 @@ bool damaged(const Status& status) {
 
 }  // namespace
 
-Result<std::uint64_t> count_run_bytes(ObjectStore& store, const HubLayout& layout) {
-  FLOTILLA_ASSIGN_OR_RETURN(const auto objects, list_all(store, layout.prefix + "/"));
-  std::uint64_t bytes = 0;
-  for (const ObjectInfo& object : objects) bytes += object.size;
-  return bytes;
-}
-
 Result<VersionLinks> RunRetention::links_of(Version version) {
   if (const auto known = links_.find(version); known != links_.end()) return known->second;
   const std::string key = layout_.manifest(version);

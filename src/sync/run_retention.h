@@ -11,9 +11,6 @@
 
 namespace flotilla {
 
-// Bytes of all objects of a run.
-Result<std::uint64_t> count_run_bytes(ObjectStore& store, const HubLayout& layout);
-
 // Retention of one run on its hub: looks, and removes what plan_retention() says. Any number of processes may do so at
 // a time; one that is killed leaves the rest to the next. One thread.
 class RunRetention {
