@@ -56,8 +56,8 @@ class SnapshotSink {
   // Begins to publish, one attempt, and returns at once. The next may begin when finished() has told of this one.
   virtual void begin(std::shared_ptr<const GridState> state, std::uint64_t optimizer_step) = 0;
   // What became of the attempt, told once; nullopt while it is under way. As Publisher: errors that can be tried again,
-  // with the same state, are unavailable or deadline_exceeded; failed_precondition means that a newer learner has taken
-  // over.
+  // with the same state, are unavailable, deadline_exceeded or resource_exhausted (no room); failed_precondition means
+  // that a newer learner has taken over.
   virtual std::optional<Result<PublishReport>> finished() = 0;
   // Also while one is under way.
   virtual Status update(RunState state, std::int64_t wanted) = 0;

@@ -51,9 +51,10 @@ class Publisher {
   // Publishes the state as the next version: a delta against the last version that this publisher published, skips
   // where they are due and cost less than what they pass over, and an anchor when one is due, when there is no such
   // version, or when the delta is larger than readers have room for (waiting_bytes_max()). On failure it may be called
-  // again, with the same or another state. After unavailable or deadline_exceeded readers may see the version all the
-  // same; the next call finds out, and returns its report when the state is the same. Waits for nothing: how long to
-  // wait for a hub is for the caller. Keeps the state, as the base of the next delta.
+  // again, with the same or another state; resource_exhausted: once there is room. After unavailable or
+  // deadline_exceeded readers may see the version all the same; the next call finds out, and returns its report when
+  // the state is the same. Waits for nothing: how long to wait for a hub is for the caller. Keeps the state, as the
+  // base of the next delta.
   virtual Result<PublishReport> publish(std::shared_ptr<const GridState> state, std::uint64_t optimizer_step) = 0;
   Result<PublishReport> publish(const GridState& state, std::uint64_t optimizer_step) {
     return publish(std::make_shared<const GridState>(state), optimizer_step);
