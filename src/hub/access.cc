@@ -15,6 +15,23 @@ namespace {
 constexpr std::string_view kRoles[] = {"reader", "worker", "learner"};
 constexpr std::string_view kLearnersEvents = "learner";
 
+// What comes before '.' or '/' in names of claims.
+bool is_number(std::string_view text) {
+  return text.size() == 10 && std::ranges::all_of(text, [](char letter) { return letter >= '0' && letter <= '9'; });
+}
+
+// Of claims/<epoch>/<name>: empty for <block>.<lease>, which is whoever's comes first; <block>.<lease>.<worker> says
+// that the worker has done the block.
+std::optional<std::string_view> writer_of_claim(std::string_view epoch, std::string_view name) {
+  constexpr std::size_t kShort = 21;
+  const bool numbers = is_number(epoch) && is_number(name.substr(0, 10)) && name.size() >= kShort && name[10] == '.' &&
+                       is_number(name.substr(11, 10));
+  if (!numbers) return std::nullopt;
+  if (name.size() == kShort) return std::string_view();
+  if (name[kShort] != '.' || name.size() == kShort + 1) return std::nullopt;
+  return name.substr(kShort + 1);
+}
+
 bool is_within(std::string_view key, std::string_view scope) {
   return key.size() > scope.size() && key.starts_with(scope) && key[scope.size()] == '/';
 }
@@ -25,11 +42,7 @@ std::optional<std::string_view> writer_of(std::string_view below_run) {
   const std::vector<std::string_view> parts = split_key(below_run);
   if (parts.size() == 3 && parts[0] == "workers" && parts[2] == "status") return parts[1];
   if (parts.size() == 3 && parts[0] == "events" && parts[1] != kLearnersEvents) return parts[1];
-  if (parts.size() == 3 && parts[0] == "claims") {
-    // <block>.<lease> is whoever's comes first; <block>.<lease>.<worker> says that the worker has done the block.
-    const std::size_t dot = parts[2].find('.', parts[2].find('.') + 1);
-    return dot == std::string_view::npos ? std::string_view() : parts[2].substr(dot + 1);
-  }
+  if (parts.size() == 3 && parts[0] == "claims") return writer_of_claim(parts[1], parts[2]);
   if (parts.size() == 4 && parts[0] == "rollouts") return parts[2];
   return std::nullopt;
 }

@@ -19,7 +19,7 @@ bool may(const HubGrant& grant, HubAction action, std::string_view key) {
 TEST(Access, AWorkerWritesUnderItsOwnPrefixOnly) {
   for (const char* own :
        {"ada/demo/rollouts/0000000001/w1/g", "ada/demo/events/w1/0000000000", "ada/demo/workers/w1/status",
-        "ada/demo/claims/3/7", "ada/demo/claims/3/7.0", "ada/demo/claims/3/7.0.w1"}) {
+        "ada/demo/claims/0000000003/0000000007.0000000000", "ada/demo/claims/0000000003/0000000007.0000000000.w1"}) {
     EXPECT_TRUE(may(kWorker, HubAction::kWrite, own)) << own;
   }
   for (const char* foreign : {"ada/demo/head",
@@ -35,9 +35,23 @@ TEST(Access, AWorkerWritesUnderItsOwnPrefixOnly) {
                               "ada/demo/workers/w2/status",
                               "ada/demo/workers/w1/other",
                               "ada/demo/claims/3",
-                              "ada/demo/claims/3/7.0.w2",
-                              "ada/demo/claims/3/7.0.w1.w2",
-                              "ada/demo/claims/3/7/w1",
+                              "ada/demo/claims/0000000003/0000000007.0000000000.w2",
+                              "ada/demo/claims/0000000003/0000000007.0000000000.w1.w2",
+                              "ada/demo/claims/0000000003/0000000007.0000000000/w1",
+                              "ada/demo/claims/0000000003/0000000007.0000000000.",
+                              "ada/demo/claims/0000000003/0000000007.00000000000",
+                              "ada/demo/claims/0000000003/0000000007.0000000000w1",
+                              "ada/demo/claims/0000000003/0000000007.0000000000-w1",
+                              "ada/demo/claims/0000000003/0000000007",
+                              "ada/demo/claims/0000000003/0000000007-0000000000",
+                              "ada/demo/claims/0000000003/0000000007.000000000",
+                              "ada/demo/claims/0000000003/0000000007.000000000x",
+                              "ada/demo/claims/0000000003/-000000007.0000000000",
+                              "ada/demo/claims/0000000003/7.0",
+                              "ada/demo/claims/0000000003/7.0.w1",
+                              "ada/demo/claims/0000000003/-",
+                              "ada/demo/claims/3/0000000007.0000000000",
+                              "ada/demo/claims/-000000003/0000000007.0000000000.w1",
                               "ada/other/rollouts/1/w1/g",
                               "ada/demo2/workers/w1/status",
                               "bob/demo/workers/w1/status",
@@ -67,7 +81,7 @@ TEST(Access, ReadsAreLimitedToTheScope) {
 
 TEST(Access, AWorkersObjectsAreWrittenOnceButForItsStatus) {
   EXPECT_TRUE(writes_once(kWorker, "ada/demo/rollouts/0000000001/w1/g"));
-  EXPECT_TRUE(writes_once(kWorker, "ada/demo/claims/3/7.0"));
+  EXPECT_TRUE(writes_once(kWorker, "ada/demo/claims/0000000003/0000000007.0000000000"));
   EXPECT_FALSE(writes_once(kWorker, "ada/demo/workers/w1/status"));
   EXPECT_FALSE(writes_once(kLearner, "ada/demo/head"));
 }
@@ -75,13 +89,13 @@ TEST(Access, AWorkersObjectsAreWrittenOnceButForItsStatus) {
 TEST(Access, AWorkersTokenWithoutAWorkerIsTheFirstOnesItWritesAs) {
   const HubGrant unbound{HubRole::kWorker, "ada/demo", {}};
   EXPECT_TRUE(may(unbound, HubAction::kWrite, "ada/demo/workers/w1/status"));
-  EXPECT_TRUE(may(unbound, HubAction::kWrite, "ada/demo/claims/3/7"));
+  EXPECT_TRUE(may(unbound, HubAction::kWrite, "ada/demo/claims/0000000003/0000000007.0000000000"));
   EXPECT_FALSE(may(unbound, HubAction::kWrite, "ada/demo/head"));
   EXPECT_FALSE(may(unbound, HubAction::kWrite, "ada/demo/events/learner/0")) << "the learner's";
   EXPECT_EQ(worker_of(unbound, "ada/demo/workers/w1/status"), "w1");
   EXPECT_EQ(worker_of(unbound, "ada/demo/events/w2/0"), "w2");
   EXPECT_EQ(worker_of(unbound, "ada/demo/rollouts/0000000001/w3/g"), "w3");
-  EXPECT_EQ(worker_of(unbound, "ada/demo/claims/3/7"), "");
+  EXPECT_EQ(worker_of(unbound, "ada/demo/claims/0000000003/0000000007.0000000000"), "");
 }
 
 TEST(Access, AGrantNamesARunAndItsWorker) {
