@@ -25,6 +25,7 @@ std::uint64_t KeyWatch::add(const std::string& key, std::function<void()> ring) 
       found->second.rings.emplace(++next_, std::move(ring));
       return next_;
     }
+    if (watched_.size() >= kKeysMax) return 0;
   }
   std::string state = look_(key);
   const std::lock_guard lock(mutex_);
@@ -35,6 +36,7 @@ std::uint64_t KeyWatch::add(const std::string& key, std::function<void()> ring) 
 }
 
 void KeyWatch::remove(const std::string& key, std::uint64_t number) {
+  if (number == 0) return;  // it never rang
   const std::lock_guard lock(mutex_);
   const auto found = watched_.find(key);
   found->second.rings.erase(number);

@@ -11,9 +11,11 @@
 namespace flotilla {
 
 // Looks at what somebody waits for, once for all who wait for the same, and tells them of a change. It has to look:
-// other processes write the folder too. Thread safe.
+// other processes write the folder too. Of more than kKeysMax keys at once the later ones ring no more: who waits for
+// one looks itself, now and then. Thread safe.
 class KeyWatch {
  public:
+  static constexpr std::size_t kKeysMax = 64;
   // Something that is another after each change of the key's object.
   using Look = std::function<std::string(const std::string& key)>;
 
