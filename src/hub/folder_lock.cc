@@ -9,13 +9,12 @@ namespace flotilla {
 namespace {
 
 constexpr const char* kHubLock = "hub";
-constexpr std::chrono::seconds kPatience{2};  // one that was killed may still be on its way out
 
 }  // namespace
 
-Result<FileDescriptor> lock_hub_folder(const std::string& root) {
+Result<FileDescriptor> lock_hub_folder(const std::string& root, std::chrono::seconds patience) {
   const auto own = DirectoryTree(root).open_own_folder("");
-  auto lock = own.ok() ? take_lock(own->get(), kHubLock, kPatience, root) : Result<FileDescriptor>(own.status());
+  auto lock = own.ok() ? take_lock(own->get(), kHubLock, patience, root) : Result<FileDescriptor>(own.status());
   if (lock.ok()) return lock;
   if (lock.status().code() == StatusCode::kDeadlineExceeded) {
     return failed_precondition(fmt::format("another hub server serves '{}'", root));

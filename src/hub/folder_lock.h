@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "base/status.h"
@@ -9,7 +10,8 @@ namespace flotilla {
 
 // Keeps a second server off a hub's folder as long as the result lives: rates, quotas and signatures that were used are
 // one process's. failed_precondition when another serves it. Of a folder that cannot be written there is no lock: the
-// result is not valid.
-Result<FileDescriptor> lock_hub_folder(const std::string& root);
+// result is not valid. Waits for `patience`: a server that was killed may still be on its way out.
+Result<FileDescriptor> lock_hub_folder(const std::string& root,
+                                       std::chrono::seconds patience = std::chrono::seconds(2));
 
 }  // namespace flotilla

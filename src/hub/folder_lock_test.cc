@@ -13,7 +13,7 @@ TEST(FolderLock, OneServerAtATimeHasTheFolder) {
   {
     const auto first = lock_hub_folder(folder.path().string());
     ASSERT_TRUE(first.ok() && first->valid());
-    const auto second = lock_hub_folder(folder.path().string());
+    const auto second = lock_hub_folder(folder.path().string(), std::chrono::seconds(0));
     EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
     EXPECT_THAT(second.status().message(), ::testing::HasSubstr("another hub server"));
   }
