@@ -68,6 +68,8 @@ Status check_request_access(const HubToken& token, const S3Request& request) {
     case S3Operation::kHead: return check_access(grant, HubAction::kRead, request.key);
     case S3Operation::kDelete: return check_access(grant, HubAction::kRemove, request.key);
     case S3Operation::kCopy:
+      // Nothing that a worker writes is what another object holds.
+      if (grant.role == HubRole::kWorker) return permission_denied("a worker does not copy");
       FLOTILLA_RETURN_IF_ERROR(check_access(grant, HubAction::kRead, request.copy_source));
       return check_access(grant, HubAction::kWrite, request.key);
     case S3Operation::kPut:

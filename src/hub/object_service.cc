@@ -392,11 +392,15 @@ Status ObjectService::maintain(std::time_t now) {
   FLOTILLA_ASSIGN_OR_RETURN(const auto open, uploads_.list());
   for (const auto& upload : open) {
     if (now - upload.started > kUploadAge) {
-      FLOTILLA_RETURN_IF_ERROR(uploads_.abort(upload.id));
-      log_info("hub", "an upload of {} that was begun a day ago is given up", upload.key);
-    } else {
-      used[std::string(owner_of(upload.key))] += upload.bytes;
+      const Status aborted = uploads_.abort(upload.id);
+      if (aborted.ok()) {
+        log_info("hub", "an upload of {} that was begun a day ago is given up", upload.key);
+        continue;
+      }
+      log_warning("hub", "an upload of {} that was begun a day ago: {}", upload.key, aborted.to_string());
+      if (aborted.code() == StatusCode::kNotFound) continue;  // its token was faster
     }
+    used[std::string(owner_of(upload.key))] += upload.bytes;
   }
   std::map<std::string, OwnerLimits> limits;
   std::uint64_t removed = 0;
@@ -410,11 +414,15 @@ Status ObjectService::maintain(std::time_t now) {
       }
       const int keep_days = limits[owner].keep_days;
       if (keep_days > 0 && now - entry.modified > keep_days * kDay && ages(entry.key)) {
-        FLOTILLA_RETURN_IF_ERROR(tree_.remove(entry.key));
-        ++removed;
-      } else {
-        used[owner] += entry.size;
+        const Status gone = tree_.remove(entry.key);
+        if (gone.ok()) {
+          ++removed;
+          continue;
+        }
+        log_warning("hub", "{} is older than its owner keeps it: {}", entry.key, gone.to_string());
+        if (gone.code() == StatusCode::kNotFound) continue;  // the learner was faster
       }
+      used[owner] += entry.size;
     }
     after = page.next;
   } while (!after.empty());
