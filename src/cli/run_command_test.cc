@@ -313,9 +313,16 @@ TEST_F(RunCommandTest, NobodyGoesBackUnderALearnerAtWork) {
 TEST_F(RunCommandTest, AForkIsARunOfItsOwnThatBeginsWithTheVersion) {
   const fs::path fork = folder_.path() / "fork";
   const HubLayout layout{"ada/again"};
-  const std::vector<std::string> command = {
-      "run", "fork", at(6), (hub_ / "ada/again").string(), "--folder", fork.string(), "--optimizer.learning_rate",
-      "3e-6"};
+  const std::vector<std::string> command = {"run",
+                                            "fork",
+                                            at(6),
+                                            (hub_ / "ada/again").string(),
+                                            "--folder",
+                                            fork.string(),
+                                            "--optimizer.learning_rate",
+                                            "3e-6",
+                                            "--rollout.claims",
+                                            "true"};
   const Said said = flotilla(command);
   ASSERT_EQ(said.code, 0) << said.error;
   EXPECT_THAT(said.out, HasSubstr("version 0 is version 6"));
@@ -332,6 +339,7 @@ TEST_F(RunCommandTest, AForkIsARunOfItsOwnThatBeginsWithTheVersion) {
   EXPECT_EQ(head(layout_).version, Version(8)) << "the other run is as it was";
 
   // A learner takes it for its own.
+  EXPECT_EQ(fetch_run_spec(*store_, layout, "").value().claims, kClaimTasksMax);
   const std::vector<std::string> learner = {"--config", (fork / "run.toml").string(), "--dry-run"};
   testing::internal::CaptureStdout();
   const Status checked = run_learner_program(learner, nullptr, {});

@@ -17,6 +17,7 @@
 #include "learn/hub_snapshot_sink.h"
 #include "learn/learner_loop.h"
 #include "learn/retention_keeper.h"
+#include "learn/run_lineage.h"
 #include "rollout/episode_builder.h"
 #include "store/open_store.h"
 #include "store/quota_store.h"
@@ -150,18 +151,12 @@ Result<Workshop> open_workshop(const RunConfig& config, bool dry_run) {
   RunSpec& spec = shop.spec;
   spec.scale_group = static_cast<int>(kScaleGroup);
   spec.run = config.run.name;
-  spec.seed = config.run.seed;
+  set_sampling(spec, config);
   spec.model_config = sha256(description.to_config_json());
   spec.tokenizer = sha256(shop.model.tokenizer->to_json());
   spec.environment = sha256(shop.artifact);
   spec.environment_name = config.environment.name;
   spec.environment_digest = shop.environment->digest();
-  spec.group_size = config.rollout.group_size;
-  spec.temperature = config.rollout.temperature;
-  spec.top_k = config.rollout.top_k;
-  spec.top_p = config.rollout.top_p;
-  spec.swap = config.rollout.swap;
-  spec.claims = config.rollout.claims ? kClaimTasksMax : 0;
   spec.learner_key = shop.key->public_key();
 
   if (shop.config.loss.token_budget == 0) shop.config.loss.token_budget = shop.environment->limits().model_tokens;

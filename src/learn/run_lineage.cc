@@ -123,6 +123,16 @@ Result<std::uint64_t> make_checkpoint(const RunSource& run, CheckpointFolder& ch
 
 }  // namespace
 
+void set_sampling(RunSpec& spec, const RunConfig& config) {
+  spec.seed = config.run.seed;
+  spec.group_size = config.rollout.group_size;
+  spec.temperature = config.rollout.temperature;
+  spec.top_k = config.rollout.top_k;
+  spec.top_p = config.rollout.top_p;
+  spec.swap = config.rollout.swap;
+  spec.claims = config.rollout.claims ? kClaimTasksMax : 0;
+}
+
 Result<Rollback> roll_back(const RunSource& run, std::shared_ptr<const SigningKey> key, const fs::path& folder,
                            Version to, EventSink& events) {
   const HubLayout layout{run.spec.run};
@@ -203,12 +213,7 @@ Result<Fork> fork_run(const RunSource& source, Version version, const fs::path& 
   }
   RunSpec spec = source.spec;
   spec.run = config.run.name;
-  spec.seed = config.run.seed;
-  spec.group_size = config.rollout.group_size;
-  spec.temperature = config.rollout.temperature;
-  spec.top_k = config.rollout.top_k;
-  spec.top_p = config.rollout.top_p;
-  spec.swap = config.rollout.swap;
+  set_sampling(spec, config);
   spec.learner_key = key->public_key();
   FLOTILLA_RETURN_IF_ERROR(publish_run_spec(store, layout, spec, *key));
   FLOTILLA_ASSIGN_OR_RETURN(const auto publisher,

@@ -19,6 +19,9 @@ namespace flotilla {
 // Going back in a run, and going on from it as another one. Without libtorch: a learner begins from the checkpoint that
 // is written here. No learner of the run, or of the new one, may be at work.
 
+// What of run.json a configuration says: seed, groups, sampling, claims.
+void set_sampling(RunSpec& spec, const RunConfig& config);
+
 // A run that is there.
 struct RunSource {
   ObjectStore& store;
