@@ -15,8 +15,11 @@ constexpr std::chrono::seconds kAnswerWithin{10};
 }  // namespace
 
 Result<std::filesystem::path> learner_folder(const RunAddress& address, const std::string& named) {
-  if (!named.empty()) return std::filesystem::path(named);
   std::error_code error;
+  if (!named.empty()) {
+    if (std::filesystem::is_directory(named, error)) return std::filesystem::path(named);
+    return not_found(fmt::format("--folder: there is no folder {}", named));
+  }
   auto folder = std::filesystem::read_symlink(learner_link(address.hub, address.owner + "/" + address.run), error);
   if (!error) return folder;
   return not_found(

@@ -145,7 +145,11 @@ Status roll_back(const RunOptions& options) {
     fmt::print("{} later checkpoints are set aside in {} (.abandoned)\n", done.set_aside.size(),
                (folder / "checkpoints").string());
   }
-  fmt::print("flotilla learn --config {} goes on\n", (folder / "run.toml").string());
+  const fs::path config = folder / "run.toml";
+  std::error_code error;
+  fmt::print("flotilla learn {} goes on\n", fs::exists(config, error)
+                                                ? "--config " + config.string()
+                                                : "with the run's configuration and --run.folder " + folder.string());
   return ok_status();
 }
 

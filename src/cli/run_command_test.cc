@@ -222,13 +222,17 @@ TEST_F(RunCommandTest, AWrongUseIsTold) {
                                              {"run", "pause"},
                                              {"run", "pause", "x"},
                                              {"run", "rollback", run_address_},
-                                             {"run", "rollback", at(9)},
                                              {"run", "fork", run_address_},
                                              {"run", "fork", run_address_, "x"},
                                              {"run", "gc", run_address_, "--retention.grups", "1"}}) {
     const Said said = flotilla(words);
     EXPECT_EQ(said.code, 2) << words.back() << ": " << said.error;
   }
+  EXPECT_EQ(flotilla({"run", "rollback", at(9)}).code, 1);
+  const Said typo = flotilla({"run", "rollback", at(6), "--folder", (folder_.path() / "rnu").string()});
+  EXPECT_EQ(typo.code, 1);
+  EXPECT_THAT(typo.error, HasSubstr("there is no folder"));
+  EXPECT_EQ(head(layout_).version, Version(8));
   fs::remove(learner_link(hub_.string(), layout_.prefix));
   for (const char* command : {"pause", "resume", "gc"}) {
     const Said said = flotilla({"run", command, run_address_});
@@ -297,6 +301,15 @@ TEST_F(RunCommandTest, RollbackWithoutACheckpointTakesTheWeightsFromTheHub) {
   EXPECT_TRUE(resumed.memory.groups.empty());
   EXPECT_EQ(resumed.memory.replay, replay_of("g16")) << "what was admitted once is not admitted again";
   EXPECT_EQ(manifest(layout_, 9).state, manifest(layout_, 3).state);
+  EXPECT_THAT(said.out, HasSubstr("--config " + (run_ / "run.toml").string()));
+
+  // As after a crash. The checkpoint that is there now has no optimizer either.
+  fs::remove(run_ / "run.toml");
+  const Said again = flotilla({"run", "rollback", at(3)});
+  ASSERT_EQ(again.code, 0) << again.error;
+  EXPECT_THAT(again.out, HasSubstr("no checkpoint has it"));
+  EXPECT_THAT(again.out, ::testing::Not(HasSubstr("run.toml")));
+  EXPECT_EQ(head(layout_).version, Version(9));
 }
 
 TEST_F(RunCommandTest, NobodyGoesBackUnderALearnerAtWork) {

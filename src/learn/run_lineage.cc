@@ -51,6 +51,12 @@ struct StoredLearner {
   std::vector<std::vector<float>> masters, mean, mean_square;
 };
 
+// Not one that make_checkpoint() made before, which has no more than the hub.
+bool is_whole(const StoredLearner& learner) {
+  return learner.memory.progress.optimizer_steps > 0 ||
+         learner.masters != dequantize(learner.description, *learner.memory.grid).tensors;
+}
+
 CheckpointFolder checkpoints_of(const fs::path& folder, const ModelDescription& description) {
   return {folder / "checkpoints", description, kKeepAll};
 }
@@ -138,8 +144,8 @@ Result<Rollback> roll_back(const RunSource& run, std::shared_ptr<const SigningKe
   const HubLayout layout{run.spec.run};
   FLOTILLA_ASSIGN_OR_RETURN(const Head head, read_head(run.store, layout, run.spec.learner_key));
   if (to > head.version) {
-    return invalid_argument(fmt::format("version {} of {} is not there yet: the newest is {}", to.value(), run.spec.run,
-                                        head.version.value()));
+    return not_found(fmt::format("version {} of {} is not there yet: the newest is {}", to.value(), run.spec.run,
+                                 head.version.value()));
   }
   HubVersions versions(run.store, layout, run.spec.learner_key);
   FLOTILLA_ASSIGN_OR_RETURN(const Sha256Digest state,
@@ -150,13 +156,13 @@ Result<Rollback> roll_back(const RunSource& run, std::shared_ptr<const SigningKe
         "the run has gone back behind version {} before: its groups would count for another lineage; fork it",
         to.value()));
   }
-  Rollback result{.from = head.version, .published = {}, .step = 0, .whole = true, .set_aside = {}};
+  Rollback result{.from = head.version, .published = {}, .step = 0, .whole = false, .set_aside = {}};
   FLOTILLA_ASSIGN_OR_RETURN(result.step, versions.step_of(to));
   CheckpointFolder checkpoints = checkpoints_of(folder, run.description);
   StoredLearner learner(run.description);
   FLOTILLA_ASSIGN_OR_RETURN(auto number, find_checkpoint(checkpoints, run.spec.run, state, learner));
+  result.whole = number && is_whole(learner);
   if (!number) {
-    result.whole = false;
     FLOTILLA_ASSIGN_OR_RETURN(number, make_checkpoint(run, checkpoints, to, result.step, learner, events));
   }
   FLOTILLA_ASSIGN_OR_RETURN(result.set_aside, checkpoints.set_aside_from(*number + 1));
@@ -195,7 +201,7 @@ Result<Fork> fork_run(const RunSource& source, Version version, const fs::path& 
   if (!source_folder.empty()) {
     const CheckpointFolder theirs = checkpoints_of(source_folder, source.description);
     FLOTILLA_ASSIGN_OR_RETURN(const auto number, find_checkpoint(theirs, source.spec.run, digest, learner));
-    result.whole = number.has_value();
+    result.whole = number && is_whole(learner);
   }
   if (!result.whole) learner.begin_at(state);
   LearnerMemory first;

@@ -43,8 +43,8 @@ struct Rollback {
 // head is paused until a learner comes. What the versions in between made is not trained on
 // (HubVersions::is_abandoned).
 //
-// invalid_argument when there is no such version yet; failed_precondition when the run has gone back behind it before;
-// not_found when the hub does not have it any more. After any error the same call goes on.
+// not_found when there is no such version yet or the hub does not have it any more; failed_precondition when the run
+// has gone back behind it before. After any error the same call goes on.
 Result<Rollback> roll_back(const RunSource& run, std::shared_ptr<const SigningKey> key,
                            const std::filesystem::path& folder, Version to, EventSink& events);
 
