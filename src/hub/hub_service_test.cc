@@ -319,7 +319,7 @@ TEST_F(HubServiceTest, ACopyIsAWriteOfWhatMayBeRead) {
   const AwsCredentials small = add({HubRole::kLearner, "ada/demo", {}}, {.object_bytes_max = 4, .requests_per_s = 1e6});
   EXPECT_EQ(copy(small, "ada/demo/a", "/ada/demo/c").status, 413);
   ASSERT_TRUE(service_.maintain(std::time(nullptr)).ok());
-  ASSERT_TRUE(tokens_->set_owner("ada", {.bytes_max = 18}).ok());
+  ASSERT_TRUE(tokens_->set_owner("ada", {.bytes_max = 13}).ok());
   EXPECT_EQ(copy(learner_, "ada/demo/a", "/ada/demo/c").status, 507);
   EXPECT_EQ(partial_files(), 0u);
 }
