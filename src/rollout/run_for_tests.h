@@ -2,14 +2,17 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
 #include "rollout/run_assets.h"
 #include "rollout/toy_for_tests.h"
+#include "rollout/worker.h"
 #include "store/object_store.h"
 #include "sync/publisher.h"
 #include "sync/run_spec.h"
@@ -104,6 +107,20 @@ struct ToyRun {
 
  private:
   int published_ = 0;
+};
+
+// A worker on a thread of its own.
+struct RunningWorker {
+  RunningWorker() = default;
+  RunningWorker(RunningWorker&&) = default;
+  ~RunningWorker() { stop.request_stop(); }  // also where a test gives up
+
+  std::stop_source stop;
+  std::future<Result<WorkerReport>> result;
+  Result<WorkerReport> end() {
+    stop.request_stop();
+    return result.get();
+  }
 };
 
 }  // namespace flotilla

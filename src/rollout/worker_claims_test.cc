@@ -38,19 +38,7 @@ class WorkerClaimsTest : public testing::Test {
     return std::unique_ptr<Environment>(std::make_unique<FewTasks>());
   }
 
-  struct Running {
-    Running() = default;
-    Running(Running&&) = default;
-    ~Running() { stop.request_stop(); }  // also where a test gives up
-
-    std::stop_source stop;
-    std::future<Result<WorkerReport>> result;
-    Result<WorkerReport> end() {
-      stop.request_stop();
-      return result.get();
-    }
-  };
-  Running start(
+  RunningWorker start(
       const std::shared_ptr<const SigningKey>& key, ObjectStore& store, WaitingSink& sink,
       const std::function<void(WorkerOptions&)>& change = [](WorkerOptions&) {}) {
     WorkerOptions options;
@@ -63,7 +51,7 @@ class WorkerClaimsTest : public testing::Test {
     options.retry = {.first = milliseconds(1), .last = milliseconds(4), .give_up = milliseconds(60'000)};
     options.open_environment = open_few;
     change(options);
-    Running running;
+    RunningWorker running;
     running.result = std::async(std::launch::async, [&, options, stop = running.stop.get_token()] {
       return run_worker(store, options, sink, stop);
     });
@@ -104,11 +92,11 @@ class WorkerClaimsTest : public testing::Test {
 
   void let_two_work(ObjectStore& store) {
     WaitingSink one, two;
-    Running a = start(run_.worker, store, one);
-    Running b = start(other_, store, two);
+    RunningWorker a = start(run_.worker, store, one);
+    RunningWorker b = start(other_, store, two);
     ASSERT_TRUE(one.wait_for("worker.upload", 40));
     ASSERT_TRUE(two.wait_for("worker.upload", 40));
-    for (Running* worker : {&a, &b}) {
+    for (RunningWorker* worker : {&a, &b}) {
       const auto report = worker->end();
       ASSERT_TRUE(report.ok()) << report.status().to_string();
       EXPECT_EQ(report->dropped, 0);
@@ -144,7 +132,7 @@ TEST_F(WorkerClaimsTest, TwoWorkersShareAHubThatFailsOften) {
 TEST_F(WorkerClaimsTest, ALifeGoesOnWhereTheLastOneEnded) {
   WaitingSink sink;
   for (std::size_t life = 1; life <= 4; ++life) {
-    Running worker = start(run_.worker, *run_.store, sink, [&](WorkerOptions& options) {
+    RunningWorker worker = start(run_.worker, *run_.store, sink, [&](WorkerOptions& options) {
       options.stop_grace = milliseconds(life % 2 == 0 ? 10'000 : 0);  // dropped, or brought to its end
     });
     ASSERT_TRUE(sink.wait_for("worker.upload", sink.events("worker.upload").size() + 3));
@@ -163,7 +151,7 @@ TEST_F(WorkerClaimsTest, TakesOverWhatADeadWorkerHasLeft) {
     options.lease = milliseconds(300);
     options.status_interval = milliseconds(20);
   };
-  Running dead = start(run_.worker, *run_.store, one, [&](WorkerOptions& options) {
+  RunningWorker dead = start(run_.worker, *run_.store, one, [&](WorkerOptions& options) {
     short_lease(options);
     options.stop_grace = milliseconds(0);
   });
@@ -181,7 +169,7 @@ TEST_F(WorkerClaimsTest, TakesOverWhatADeadWorkerHasLeft) {
   };
   const auto left = unfinished();
   ASSERT_FALSE(left.empty());
-  Running heir = start(other_, *run_.store, two, short_lease);
+  RunningWorker heir = start(other_, *run_.store, two, short_lease);
   for (std::size_t claims = 1;; ++claims) {
     ASSERT_TRUE(two.wait_for("worker.claim", claims));
     const auto claim = two.events("worker.claim")[claims - 1];
@@ -199,7 +187,7 @@ TEST_F(WorkerClaimsTest, TakesOverWhatADeadWorkerHasLeft) {
 
 TEST_F(WorkerClaimsTest, RefillsASweepFromBlockToBlock) {
   WaitingSink sink;
-  Running worker = start(run_.worker, *run_.store, sink, [](WorkerOptions& options) { options.refill = true; });
+  RunningWorker worker = start(run_.worker, *run_.store, sink, [](WorkerOptions& options) { options.refill = true; });
   ASSERT_TRUE(sink.wait_for("worker.upload", 30));
   ASSERT_TRUE(worker.end().ok());
   std::set<std::uint64_t> counters;
@@ -211,7 +199,7 @@ TEST_F(WorkerClaimsTest, EndsAtAHubThatRefusesItsClaims) {
   FaultStore store(*run_.store, {}, 1, [&](const StoreCall& call) {
     return call.operation == "put_if_absent" ? permission_denied("read-only") : ok_status();
   });
-  Running worker = start(run_.worker, store, sink);
+  RunningWorker worker = start(run_.worker, store, sink);
   const auto report = worker.result.get();
   EXPECT_EQ(report.status().code(), StatusCode::kPermissionDenied) << report.status().to_string();
   EXPECT_NE(report.status().message().find("claims"), std::string::npos);
@@ -220,7 +208,7 @@ TEST_F(WorkerClaimsTest, EndsAtAHubThatRefusesItsClaims) {
 TEST_F(WorkerClaimsTest, ClaimsLittleWhileTheLearnerHasEnough) {
   run_.want(3);
   WaitingSink sink;
-  Running worker = start(run_.worker, *run_.store, sink);
+  RunningWorker worker = start(run_.worker, *run_.store, sink);
   ASSERT_TRUE(sink.wait_for_reason("to count the groups"));
   ASSERT_TRUE(sink.wait_for("worker.upload", 3));
   ASSERT_TRUE(worker.end().ok());

@@ -36,22 +36,9 @@ class WorkerTest : public testing::Test {
     return options;
   }
 
-  // A worker on a thread of its own.
-  struct Running {
-    Running() = default;
-    Running(Running&&) = default;
-    ~Running() { stop.request_stop(); }  // also where a test gives up
-
-    std::stop_source stop;
-    std::future<Result<WorkerReport>> result;
-    Result<WorkerReport> end() {
-      stop.request_stop();
-      return result.get();
-    }
-  };
-  Running start(const WorkerOptions& options) { return start(options, *run_.store); }
-  Running start(const WorkerOptions& options, ObjectStore& store, const Clock& clock = system_clock()) {
-    Running running;
+  RunningWorker start(const WorkerOptions& options) { return start(options, *run_.store); }
+  RunningWorker start(const WorkerOptions& options, ObjectStore& store, const Clock& clock = system_clock()) {
+    RunningWorker running;
     running.result = std::async(std::launch::async, [&, options, stop = running.stop.get_token()] {
       return run_worker(store, options, sink_, stop, clock);
     });
@@ -78,7 +65,7 @@ class WorkerTest : public testing::Test {
 TEST_F(WorkerTest, MakesGroupsThatVerify) {
   run_.publish();
   run_.want(64);
-  Running worker = start(options());
+  RunningWorker worker = start(options());
   ASSERT_TRUE(sink_.wait_for("worker.upload", 5));
   const auto report = worker.end();
   ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -106,7 +93,7 @@ TEST_F(WorkerTest, MakesGroupsThatVerify) {
 TEST_F(WorkerTest, SwapsInTheNewestVersionBetweenSweeps) {
   run_.publish();
   run_.want(1000);
-  Running worker = start(options());
+  RunningWorker worker = start(options());
   ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
   run_.publish();
   ASSERT_TRUE(sink_.wait_for("worker.pull", 2));
@@ -236,7 +223,7 @@ TEST_F(WorkerTest, RefillsASweepUntilNoMoreGroupsAreWanted) {
   run_.want(13);
   WorkerOptions options = this->options();
   options.refill = true;
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   ASSERT_TRUE(sink_.wait_for("worker.upload", 13));
   ASSERT_TRUE(sink_.wait_for_reason("to count the groups"));
   ASSERT_TRUE(worker.end().ok());
@@ -286,7 +273,7 @@ TEST_F(WorkerTest, RefillsNoSweepThatBeganWithFewerGroupsThanItMayHave) {
   options.open_environment = [&](std::string_view, ByteSpan, const std::filesystem::path&) {
     return Result<std::unique_ptr<Environment>>(std::make_unique<Eager>([&] { std::call_once(first, want_more); }));
   };
-  Running worker = start(options, store);
+  RunningWorker worker = start(options, store);
   ASSERT_TRUE(sink_.wait_for("worker.sweep", 3));
   ASSERT_TRUE(worker.end().ok());
   EXPECT_EQ(sink_.events("worker.sweep")[0]["groups"], 1);
@@ -298,7 +285,7 @@ TEST_F(WorkerTest, EndsARefilledSweepForANewVersion) {
   run_.want(100'000);
   WorkerOptions options = this->options();
   options.refill = true;
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   ASSERT_TRUE(sink_.wait_for("worker.upload", 4));
   run_.publish();
   ASSERT_TRUE(sink_.wait_for("worker.pull", 2));
@@ -318,7 +305,7 @@ TEST_F(WorkerOfASwappingRunTest, LeavesARefilledSweepWhenTheRunIsFinished) {
   run_.want(100'000);
   WorkerOptions options = this->options();
   options.refill = true;
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   ASSERT_TRUE(sink_.wait_for("worker.upload", 4));
   run_.publish();
   ASSERT_TRUE(sink_.wait_for("worker.pull", 2));
@@ -331,7 +318,7 @@ TEST_F(WorkerOfASwappingRunTest, LeavesARefilledSweepWhenTheRunIsFinished) {
 }
 
 TEST_F(WorkerTest, WaitsForTheFirstVersionAndForAWish) {
-  Running worker = start(options());
+  RunningWorker worker = start(options());
   ASSERT_TRUE(sink_.wait_for_reason("first version"));
   run_.want(0);
   run_.publish();
@@ -350,7 +337,7 @@ TEST_F(WorkerTest, GoesOnWhenItsGroupsWereLost) {
   run_.want(2);
   WorkerOptions impatient = options();
   impatient.patience = milliseconds(5);
-  Running worker = start(impatient);
+  RunningWorker worker = start(impatient);
   EXPECT_TRUE(sink_.wait_for("worker.upload", 6));
   ASSERT_TRUE(worker.end().ok());
 }
@@ -358,7 +345,7 @@ TEST_F(WorkerTest, GoesOnWhenItsGroupsWereLost) {
 TEST_F(WorkerTest, LeavesWhenTheRunIsFinished) {
   run_.publish();
   run_.want(2);
-  Running worker = start(options());
+  RunningWorker worker = start(options());
   ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
   run_.want(0, RunState::kFinished);
   const auto report = worker.result.get();
@@ -372,7 +359,7 @@ TEST_F(WorkerTest, BeginsAgainWithCountersThatWereNeverUsed) {
   run_.publish();
   for (int life = 1; life <= 3; ++life) {
     run_.want(2 * life);
-    Running worker = start(options());
+    RunningWorker worker = start(options());
     ASSERT_TRUE(sink_.wait_for("worker.upload", static_cast<std::size_t>(life * (life + 1))));
     ASSERT_TRUE(worker.end().ok());
   }
@@ -389,7 +376,7 @@ TEST_F(WorkerTest, DropsTheSweepWhenTheGracePeriodIsOver) {
   options.upload_queue = 200;
   options.rows_per_call = 1;
   options.stop_grace = milliseconds(0);
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   ASSERT_TRUE(sink_.wait_for("worker.group"));
   const auto report = worker.end();
   ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -408,7 +395,7 @@ TEST_F(WorkerTest, TellsTheHubHowItIs) {
     if (call.operation == "put") sink_.emit({"test.status", {{"key", call.key}}});
     return ok_status();
   });
-  Running worker = start(often, store);
+  RunningWorker worker = start(often, store);
   ASSERT_TRUE(sink_.wait_for_reason("to count"));
   ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
   // The one that is under way may be older.
@@ -430,7 +417,7 @@ TEST_F(WorkerTest, WorksThroughAHubThatFailsOften) {
   run_.publish();
   run_.want(8);
   FaultStore store(*run_.store, {.error = 0.2, .lost_answer = 0.2}, 7);
-  Running worker = start(options(), store);
+  RunningWorker worker = start(options(), store);
   ASSERT_TRUE(sink_.wait_for("worker.upload", 8));
   const auto report = worker.end();
   ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -446,7 +433,7 @@ TEST_F(WorkerTest, WaitsForAHubWithoutSpace) {
     const bool full = call.operation == "put_if_absent" && refusals < 3;
     return full ? (++refusals, resource_exhausted("no space left on the hub")) : ok_status();
   });
-  Running worker = start(options(), store);
+  RunningWorker worker = start(options(), store);
   ASSERT_TRUE(sink_.wait_for("worker.upload", 2));
   ASSERT_TRUE(worker.end().ok());
   EXPECT_EQ(groups().size(), 2u);
@@ -459,7 +446,7 @@ TEST_F(WorkerTest, EndsAtAHubThatRefusesItsGroups) {
   FaultStore store(*run_.store, {}, 1, [](const StoreCall& call) {
     return call.operation == "put_if_absent" ? permission_denied("read-only") : ok_status();
   });
-  Running worker = start(options(), store);
+  RunningWorker worker = start(options(), store);
   const auto report = worker.result.get();
   EXPECT_EQ(report.status().code(), StatusCode::kPermissionDenied);
   EXPECT_NE(sink_.events("worker.stop").at(0)["reason"].get<std::string>().find("read-only"), std::string::npos);
@@ -478,7 +465,7 @@ TEST_F(WorkerTest, StopsWhileTheHubIsAway) {
   WorkerOptions options = this->options();
   options.retry.first = options.retry.last = milliseconds(60'000);
   FaultStore store(*run_.store, {.error = 1}, 1);
-  Running worker = start(options, store);
+  RunningWorker worker = start(options, store);
   ASSERT_TRUE(sink_.wait_for("hub.error"));
   const auto report = worker.end();
   ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -567,7 +554,7 @@ TEST_F(WorkerTest, FindsOutHowManyGroupsToSweep) {
   WorkerOptions options = this->options();
   options.sweep_groups = 0;
   options.upload_queue = 100;
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   ASSERT_TRUE(sink_.wait_for("worker.sweep", 5));
   ASSERT_TRUE(worker.end().ok());
   std::vector<std::int64_t> groups;
@@ -592,7 +579,7 @@ TEST_F(WorkerTest, TakesLessWhileOthersUseTheMachine) {
                       .foreground = phase == 1 ? 2 : 0,
                       .memory_free = phase == 2 ? 0.01 : 0.5};
   };
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   const auto sweeps_of = [&](std::int64_t groups) {
     const auto sweeps = sink_.events("worker.sweep");
     return std::ranges::count_if(sweeps, [&](const auto& sweep) { return sweep["groups"] == groups; });
@@ -637,7 +624,7 @@ TEST_F(WorkerTest, AddsNoGroupsToASweepWhileOthersUseTheMachine) {
                       .foreground = phase == 1 ? 2 : 0,
                       .memory_free = phase == 2 ? 0.01 : 0.5};
   };
-  Running worker = start(options);
+  RunningWorker worker = start(options);
   const auto wait_for_a_sweep_of = [&](std::int64_t groups) {
     const std::size_t first = sink_.events("worker.sweep").size();
     for (std::size_t seen = first; seen < first + 100; ++seen) {
@@ -691,7 +678,7 @@ TEST_F(WorkerTest, LeavesInARest) {
     return MachineUse{.time = std::chrono::seconds(++seconds), .cores = 2, .foreground = 2};
   };
   const LeapingClock clock;
-  Running worker = start(options, *run_.store, clock);
+  RunningWorker worker = start(options, *run_.store, clock);
   ASSERT_TRUE(sink_.wait_for("worker.limit"));
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_TRUE(worker.end().ok());

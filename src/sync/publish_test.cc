@@ -1,7 +1,6 @@
 // Publisher and subscriber over one hub, without faults and with single ones. hub_simulation_test.cc has the rest.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <atomic>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "sync/delta.h"
 #include "sync/delta_codec1_for_tests.h"
 #include "sync/manifest.h"
+#include "sync/publish_for_tests.h"
 #include "sync/publisher.h"
 #include "sync/state_holder_for_tests.h"
 #include "sync/store_access.h"
@@ -30,43 +30,6 @@ using ::testing::HasSubstr;
 struct Events final : EventSink {
   void emit(Event event) override { kinds.push_back(event.kind); }
   std::vector<std::string> kinds;
-};
-
-class PublishTest : public ::testing::Test {
- protected:
-  Result<std::unique_ptr<Publisher>> open(ObjectStore& store, std::int64_t anchor_every = 20) {
-    return Publisher::open(store, layout_, description_, test_key(), {anchor_every}, null_event_sink());
-  }
-  std::unique_ptr<Publisher> publisher(std::int64_t anchor_every = 20) { return open(*store_, anchor_every).value(); }
-  std::unique_ptr<StateHolder> subscriber(ObjectStore& store) {
-    return std::make_unique<StateHolder>(store, layout_, description_);
-  }
-  std::unique_ptr<StateHolder> subscriber() { return subscriber(*store_); }
-  GridState next(const GridState& state) {
-    return changed_state(description_, state, {.integers = 0.01, .vectors = 0.05, .scales = 0.002}, random_);
-  }
-  Result<PulledVersion> pull(StateHolder& subscriber) {
-    FLOTILLA_RETURN_IF_ERROR(subscriber.poll().status());
-    return subscriber.pull();
-  }
-  Result<std::string> overwrite(const std::string& key, std::string_view text) {
-    FLOTILLA_RETURN_IF_ERROR(store_->put(key, as_bytes(text)).status());
-    return key;
-  }
-  void remove_skip(std::uint64_t version, std::uint64_t base) {
-    ASSERT_TRUE(store_->remove(layout_.skip(Version(version), Version(base))).ok());
-  }
-  // Flips one bit of an object on the hub.
-  void damage(const std::string& key) {
-    Bytes bytes = store_->get(key)->bytes;
-    bytes[bytes.size() / 2] ^= 4;
-    ASSERT_TRUE(store_->put(key, bytes).ok());
-  }
-
-  const HubLayout layout_{"owner/run"};
-  const ModelDescription description_ = test_description();
-  const std::unique_ptr<ObjectStore> store_ = make_memory_store();
-  PhiloxStream random_{11, 0};
 };
 
 TEST_F(PublishTest, TheFirstVersionIsAnAnchorAndTheNextADelta) {
@@ -162,126 +125,6 @@ TEST_F(PublishTest, ALateWorkerTakesTheNewestAnchorAndTheDeltasAfterIt) {
   }
   EXPECT_EQ(worker->held()->version, Version(10));
   EXPECT_EQ(worker->fetch(Version(11)).status().code(), StatusCode::kNotFound);
-}
-
-ModelDescription one_matrix(std::int64_t rows, std::int64_t cols) {
-  return description_of({{"matrix", TensorKind::kMatrix, rows, cols}});
-}
-
-// Bytes that are allocated.
-std::int64_t in_use() {
-  const struct mallinfo2 heap = mallinfo2();
-  return static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
-}
-
-TEST_F(PublishTest, AVersionOnItsWayTakesNoMoreMemoryThanItMay) {
-  const ModelDescription description = one_matrix(1024, 1024);
-  // Large deltas, which are applied on the way; and full histories.
-  for (const double rate : {0.5, 0.006}) {
-    SCOPED_TRACE(rate);
-    const auto hub = make_memory_store();
-    std::int64_t before = 0, most = 0;
-    const auto look = [&] { most = std::max(most, in_use() - before); };
-    FaultStore watched(*hub, {}, 1, [&](const StoreCall&) {
-      look();
-      return ok_status();
-    });
-    const auto learner = Publisher::open(*hub, layout_, description, test_key(), {100}, null_event_sink()).value();
-    std::vector<GridState> states = {random_state(description, random_)};
-    for (std::uint64_t i = 1; i < 20; ++i) {
-      states.push_back(changed_state(description, states.back(), {.integers = rate}, random_));
-    }
-    std::size_t held = 0;
-    const auto subscriber = [&] {
-      return Subscriber::create(watched, layout_, description, test_key()->public_key(), null_event_sink(),
-                                {.held = [&](TensorIndex i) {
-                                  look();
-                                  return states[held].tensors[i];
-                                }});
-    };
-    const auto joins = subscriber(), was_away = subscriber();
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      ASSERT_TRUE(learner->publish(states[i], i).ok());
-      if (i != 8) continue;
-      ASSERT_TRUE(was_away->pull().ok());
-      was_away->hold();
-      held = i;
-    }
-    for (Subscriber* worker : {joins.get(), was_away.get()}) {
-      ASSERT_TRUE(worker->poll().ok());
-      before = in_use(), most = 0;
-      const auto next = worker->pull();
-      ASSERT_TRUE(next.ok()) << next.status().to_string();
-      look();
-      const Status made = (*next)->weights([&](TensorIndex i, const GridTensor& tensor) {
-        look();
-        EXPECT_EQ(tensor, states.back().tensors[i]);
-      });
-      EXPECT_TRUE(made.ok()) << made.to_string();
-      EXPECT_LE(most, version_bytes_max(description, 1)) << (*next)->path;
-    }
-  }
-}
-
-TEST_F(PublishTest, WhatIsRememberedOfWhatIsHeldTakesNoMoreMemoryThanItMay) {
-  const ModelDescription description = one_matrix(1024, 1024);
-  const auto learner = Publisher::open(*store_, layout_, description, test_key(), {100}, null_event_sink()).value();
-  GridState state = random_state(description, random_);
-  const auto worker = Subscriber::create(*store_, layout_, description, test_key()->public_key(), null_event_sink(),
-                                         {.held = [&](TensorIndex i) { return state.tensors[i]; }});
-  ASSERT_TRUE(learner->publish(state, 0).ok());
-  ASSERT_TRUE(worker->pull().ok());
-  worker->hold();
-  const std::int64_t before = in_use();
-  GridState next = changed_state(description, state, {.integers = 0.2}, random_);
-  ASSERT_TRUE(learner->publish(next, 1).ok());
-  ASSERT_TRUE(worker->poll().ok());
-  const std::int64_t published = in_use() - before;
-  ASSERT_TRUE(worker->pull().ok());
-  worker->hold();
-  EXPECT_LE(in_use() - before - published, history_bytes_max(description) + (16 << 10));
-}
-
-TEST_F(PublishTest, ADeltaThatIsTooLargeForThePlanGivesWayToTheAnchorBesideIt) {
-  const ModelDescription description = one_matrix(2048, 1024);
-  const auto learner = Publisher::open(*store_, layout_, description, test_key(), {100}, null_event_sink()).value();
-  GridState state = random_state(description, random_);
-  ASSERT_TRUE(learner->publish(state, 0).ok());
-  StateHolder worker(*store_, layout_, description);
-  ASSERT_TRUE(pull(worker).ok());
-  state = changed_state(description, state, {.integers = 0.5}, random_);
-  const auto report = learner->publish(state, 1);
-  ASSERT_TRUE(report.ok());
-  EXPECT_GT(static_cast<std::int64_t>(report->delta_bytes), waiting_bytes_max(description));
-  EXPECT_LT(report->delta_bytes, report->anchor_bytes / 4);
-  const auto by_anchor = pull(worker);
-  ASSERT_TRUE(by_anchor.ok()) << by_anchor.status().to_string();
-  EXPECT_EQ(by_anchor->path, "anchor 1");
-
-  // Where there is no other way, it is taken.
-  ASSERT_TRUE(store_->remove(layout_.anchor(Version(1))).ok());
-  const auto by_delta = worker.fetch(Version(1));
-  ASSERT_TRUE(by_delta.ok()) << by_delta.status().to_string();
-  EXPECT_EQ(by_delta->path, "anchor 0, delta 1");
-  EXPECT_EQ(*by_delta->state, state);
-}
-
-TEST_F(PublishTest, AnObjectThatIsTooLargeForTheModelIsNotFetched) {
-  ASSERT_TRUE(publisher()->publish(random_state(description_, random_), 0).ok());
-  auto manifest =
-      manifest_from_json(as_text(store_->get(layout_.manifest(Version(0)))->bytes), test_key()->public_key()).value();
-  manifest.anchor->size = 100 * kChunkBytes;
-  manifest.anchor->chunks.resize(100);
-  ASSERT_TRUE(overwrite(layout_.manifest(Version(0)), manifest_to_json(manifest, *test_key())).ok());
-  std::string calls;
-  FaultStore counted(*store_, {}, 1, [&](const StoreCall& call) {
-    calls += call.key;
-    return ok_status();
-  });
-  const Status refused = subscriber(counted)->fetch(Version(0)).status();
-  EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
-  EXPECT_THAT(refused.message(), HasSubstr("104857600 bytes; of this model at most"));
-  EXPECT_THAT(calls, testing::Not(HasSubstr("anchor")));
 }
 
 TEST_F(PublishTest, AChainOfBothCodecsIsFollowedFromItsBeginAndFromWithin) {
@@ -735,160 +578,6 @@ TEST_F(PublishTest, WhatIsHeldAndIsNotTheBaseOfADeltaIsReplacedByAnAnchor) {
   ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
   EXPECT_EQ(pulled->path, "anchor 0, delta 1, delta 2");
   EXPECT_EQ(*pulled->state, states[2]);
-}
-
-// A hub of versions 0 to 117 with an anchor every 20 and skips every 10.
-class SkipTest : public PublishTest {
- protected:
-  static constexpr int kVersions = 118;
-  SkipTest() : learner_(open_learner()) {}
-  std::unique_ptr<Publisher> open_learner() {
-    return Publisher::open(*store_, layout_, model_, test_key(), {.anchor_every = 20, .skip_every = 10},
-                           null_event_sink())
-        .value();
-  }
-  void publish_until(int end) {
-    for (; std::ssize(states_) < end;) {
-      states_.push_back(states_.empty() ? random_state(model_, random_)
-                                        : changed_state(model_, states_.back(), {.integers = 0.001}, random_));
-      const auto report = learner_->publish(states_.back(), states_.size());
-      ASSERT_TRUE(report.ok()) << report.status().to_string();
-      reports_.push_back(*report);
-    }
-  }
-  std::unique_ptr<StateHolder> holder() { return std::make_unique<StateHolder>(counted_, layout_, model_); }
-  std::int64_t fetched(std::string_view part) const {
-    return std::ranges::count_if(keys_, [&](const std::string& key) { return key.find(part) != std::string::npos; });
-  }
-
-  const ModelDescription model_ = one_matrix(256, 256);
-  std::unique_ptr<Publisher> learner_;
-  std::vector<GridState> states_;
-  std::vector<PublishReport> reports_;
-  std::set<std::string> keys_;  // that subscribers read
-  FaultStore counted_{*store_, {}, 1, [this](const StoreCall& call) {
-                        keys_.emplace(call.key);
-                        return ok_status();
-                      }};
-};
-
-TEST_F(SkipTest, AWorkerThatWasAwayFor100VersionsNeedsOneAnchorAndFewObjects) {
-  publish_until(kVersions);
-  const auto worker = holder();
-  const auto pulled = pull(*worker);
-  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
-  EXPECT_EQ(pulled->path,
-            "anchor 100, skip 110, delta 111, delta 112, delta 113, delta 114, delta 115, delta 116, delta 117");
-  EXPECT_EQ(*pulled->state, states_.back());
-  EXPECT_EQ(fetched("anchor"), 1);
-  EXPECT_EQ(fetched("/delta") + fetched("/skip-"), 8);
-  EXPECT_EQ(fetched("manifest"), 9) << "one for each object";
-}
-
-TEST_F(SkipTest, AWorkerThatStillHoldsAnOldVersionNeedsNoAnchor) {
-  publish_until(14);
-  const auto worker = holder();
-  ASSERT_TRUE(pull(*worker).ok());
-  publish_until(kVersions);
-  keys_.clear();
-  const auto pulled = pull(*worker);
-  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
-  EXPECT_EQ(
-      pulled->path,
-      "delta 14, delta 15, delta 16, delta 17, delta 18, delta 19, delta 20, skip 40, skip 60, skip 80, skip 100, "
-      "skip 110, delta 111, delta 112, delta 113, delta 114, delta 115, delta 116, delta 117");
-  EXPECT_EQ(*pulled->state, states_.back());
-  EXPECT_EQ(fetched("manifest"), 19);
-  std::uint64_t deltas = 0;
-  for (std::size_t i = 14; i < states_.size(); ++i) deltas += reports_[i].delta_bytes;
-  EXPECT_LT(pulled->bytes, deltas * 3 / 4);
-}
-
-TEST_F(SkipTest, ByDefaultSkipsLeadFromAnchorToAnchor) {
-  learner_ = Publisher::open(*store_, layout_, model_, test_key(), {}, null_event_sink()).value();
-  publish_until(14);
-  const auto held = holder(), fresh = holder();
-  ASSERT_TRUE(pull(*held).ok());
-  publish_until(105);
-  const auto by_skips = pull(*held), by_anchor = pull(*fresh);
-  ASSERT_TRUE(by_skips.ok() && by_anchor.ok());
-  EXPECT_EQ(
-      by_skips->path,
-      "delta 14, delta 15, delta 16, delta 17, delta 18, delta 19, delta 20, skip 40, skip 60, skip 80, skip 100, "
-      "delta 101, delta 102, delta 103, delta 104");
-  EXPECT_EQ(by_anchor->path, "anchor 100, delta 101, delta 102, delta 103, delta 104");
-  EXPECT_EQ(*by_skips->state, states_.back());
-  EXPECT_EQ(*by_anchor->state, states_.back());
-}
-
-TEST_F(SkipTest, EveryVersionComesByEveryPath) {
-  publish_until(45);
-  for (int from = 0; from < 45; ++from) {
-    StateHolder worker(*store_, layout_, model_);
-    const auto fetched = worker.fetch(Version(static_cast<std::uint64_t>(from)));
-    ASSERT_TRUE(fetched.ok()) << fetched.status().to_string();
-    ASSERT_EQ(*fetched->state, states_[static_cast<std::size_t>(from)]) << fetched->path;
-  }
-}
-
-TEST_F(SkipTest, ASkipIsSmallerThanWhatItPassesOver) {
-  publish_until(61);
-  for (const std::size_t at : {10, 20, 30, 40, 50, 60}) {
-    const Manifest manifest =
-        manifest_from_json(as_text(store_->get(layout_.manifest(Version(at)))->bytes), test_key()->public_key())
-            .value();
-    EXPECT_EQ(manifest.history, history_digest(no_history(model_)));
-    ASSERT_EQ(manifest.skips.size(), at % 20 == 0 ? 2u : 1u) << at;
-    for (const DeltaObject& skip : manifest.skips) {
-      std::uint64_t way = 0;
-      for (std::size_t i = skip.base.value() + 1; i <= at; ++i) way += reports_[i].delta_bytes;
-      EXPECT_LT(skip.object.size, way) << at;
-    }
-    EXPECT_EQ(manifest.skips.back().base.value(), at - 10);
-    EXPECT_EQ(manifest.skips.front().base.value(), at % 20 == 0 ? at - 20 : at - 10);
-  }
-}
-
-TEST_F(SkipTest, ADamagedSkipIsPassedOver) {
-  publish_until(14);
-  const auto worker = holder();
-  ASSERT_TRUE(pull(*worker).ok());
-  publish_until(41);
-  damage(layout_.skip(Version(40), Version(20)));
-  const auto pulled = pull(*worker);
-  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
-  EXPECT_EQ(pulled->path, "delta 14, delta 15, delta 16, delta 17, delta 18, delta 19, delta 20, skip 30, skip 40");
-  EXPECT_EQ(*pulled->state, states_.back());
-}
-
-TEST_F(SkipTest, ASkipThatDoesNotFitWhatIsHeldGivesWayToAnAnchor) {
-  publish_until(11);
-  GridState broken = states_.back();
-  broken.tensors[0].q[7] ^= 1;
-  const auto worker = Subscriber::create(*store_, layout_, model_, test_key()->public_key(), null_event_sink(),
-                                         {.held = [&](TensorIndex i) { return broken.tensors[i]; }});
-  ASSERT_TRUE(worker->pull().ok());
-  worker->hold();
-  publish_until(21);
-  ASSERT_TRUE(worker->poll().ok());
-  const auto pulled = worker->pull();
-  ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
-  EXPECT_EQ((*pulled)->path, "anchor 20");
-}
-
-TEST_F(SkipTest, ASkipForWhichReadersHaveNoRoomIsNotWritten) {
-  const ModelDescription model = one_matrix(2048, 1024);
-  const auto learner =
-      Publisher::open(*store_, layout_, model, test_key(), {.anchor_every = 20, .skip_every = 10}, null_event_sink())
-          .value();
-  GridState state = random_state(model, random_);
-  for (int i = 0; i <= 10; ++i) {
-    const auto report = learner->publish(state, 0);
-    ASSERT_TRUE(report.ok());
-    EXPECT_EQ(report->skip_bytes, 0u);
-    EXPECT_EQ(report->anchor_bytes > 0, i == 0);
-    state = changed_state(model, state, {.integers = 0.04}, random_);
-  }
 }
 
 TEST_F(PublishTest, AReadThatWasCorruptOnItsWayIsRepeated) {

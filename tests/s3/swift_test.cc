@@ -11,9 +11,7 @@
 #include "base/files.h"
 #include "server_process.h"
 #include "store/s3_store.h"
-#include "sync/publisher.h"
-#include "sync/state_holder_for_tests.h"
-#include "sync/test_model.h"
+#include "versions_for_tests.h"
 
 namespace flotilla {
 namespace {
@@ -104,27 +102,7 @@ TEST_F(SwiftTest, AWrongSecretIsRefused) {
 
 TEST_F(SwiftTest, CarriesVersionsFromALearnerToAWorker) {
   const auto learner_hub = open("run", true, "&single-writer=yes").value(), worker_hub = open("run", false).value();
-  const HubLayout layout{"owner/run"};
-  const ModelDescription description = test_description();
-  PhiloxStream random{11, 0};
-  const auto open_publisher = [&] {
-    return Publisher::open(*learner_hub, layout, description, test_key(), {3}, null_event_sink()).value();
-  };
-  const auto publisher = open_publisher();
-  StateHolder worker(*worker_hub, layout, description);
-  GridState state = random_state(description, random);
-  for (std::uint64_t step = 0; step < 5; ++step) {
-    const auto report = publisher->publish(state, step);
-    ASSERT_TRUE(report.ok()) << report.status().to_string();
-    ASSERT_TRUE(worker.poll().ok());
-    const auto pulled = worker.pull();
-    ASSERT_TRUE(pulled.ok()) << pulled.status().to_string();
-    EXPECT_EQ(*pulled->state, state);
-    state = changed_state(description, state, {.integers = 0.01, .vectors = 0.05, .scales = 0.002}, random);
-  }
-  const auto second = open_publisher();
-  ASSERT_TRUE(second->update_head(RunState::kPaused, 1).ok());
-  EXPECT_EQ(publisher->publish(state, 9).status().code(), StatusCode::kFailedPrecondition);
+  carry_versions(*learner_hub, *worker_hub);
 }
 
 }  // namespace
